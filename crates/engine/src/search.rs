@@ -260,9 +260,8 @@ pub fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
-    use std::process::{Command, Stdio};
     use trapless_process::Pid;
+    use trapless_testing::Idle;
     use trapless_wire::PAGE;
 
     #[test]
@@ -285,11 +284,8 @@ mod tests {
 
     #[test]
     fn words_of_files_are_told_from_those_that_were_written() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // From then on it waits for more.
-        child.stdin.as_mut().unwrap().write_all(b"r").unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let process = Process::open(Pid(child.id() as i32)).unwrap();
+        let idle = Idle::start();
+        let process = Process::open(Pid(idle.pid())).unwrap();
         let maps = process.maps().unwrap();
         let code = maps.iter().find(|mapping| mapping.perms.exec && mapping.path().is_some()).unwrap();
         let read = |at: u64| Word { at, value: process.read_word(RemoteAddr(at)).unwrap() };
@@ -301,8 +297,6 @@ mod tests {
         assert!(!unwritten.holds(&Word { at: kept, value: !read(kept).value }));
         let stack = maps.iter().find(|mapping| mapping.is_special("[stack]")).unwrap();
         assert!(!unwritten.holds(&read(stack.end.0 - PAGE)));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]

@@ -134,9 +134,8 @@ fn by_address<'j>(
 mod tests {
     use super::*;
     use bytemuck::Zeroable;
-    use std::io::{Read, Write as _};
-    use std::process::{Child, Command, Stdio};
     use trapless_process::Pid;
+    use trapless_testing::Idle;
     use trapless_wire::{JournalSite, MAX_WRITE, SiteState};
 
     const LENGTH: usize = 4 * 4096;
@@ -144,27 +143,17 @@ mod tests {
     /// Pages of a process that waits, which it does not use, filled with nops.
     struct Text {
         process: Process,
-        child: Child,
+        _idle: Idle,
         start: u64,
-    }
-
-    impl Drop for Text {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
     }
 
     impl Text {
         fn new() -> Self {
-            let piped = || Stdio::piped();
-            let mut child = Command::new("cat").stdin(piped()).stdout(piped()).spawn().unwrap();
-            // From then on it waits for more, high up on its stack.
-            child.stdin.as_mut().unwrap().write_all(b"r").unwrap();
-            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-            let process = Process::open(Pid(child.id() as i32)).unwrap();
+            let idle = Idle::start();
+            let process = Process::open(Pid(idle.pid())).unwrap();
+            // It waits high up on its stack.
             let start = process.maps().unwrap().iter().find(|m| m.is_special("[stack]")).unwrap().start.0;
-            let text = Self { process, child, start };
+            let text = Self { process, _idle: idle, start };
             text.write(0, &[0x90; LENGTH]);
             text
         }

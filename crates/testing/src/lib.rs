@@ -7,9 +7,9 @@
 //! - [`inapplicable!`]: this machine, kernel or user cannot show what is tested, and nothing that is installed changes it.
 
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// Says that a test, or a part of it, is left out because something is not installed. Takes what `format!` takes.
 ///
@@ -62,6 +62,40 @@ pub fn go() -> Command {
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
     assert!(copied.success(), "{}: {copied}", to.as_ref().display());
+}
+
+/// A process that does nothing until it is dropped, which kills it.
+pub struct Idle(Child);
+
+impl Idle {
+    /// Its exec is over when this returns: a stop in the middle of one is refused.
+    ///
+    /// # Panics
+    /// There is no `cat`.
+    #[track_caller]
+    pub fn start() -> Self {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Self(child)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Sends it a SIGKILL. It is waited for when it is dropped.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[cfg(test)]

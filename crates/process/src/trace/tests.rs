@@ -1,35 +1,14 @@
 use super::{Run, TraceEvent};
 use crate::wait::{self, Event, OnExit, Stop};
 use crate::{Pid, Process, Tid, ptrace};
-use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// A process that does nothing, killed when dropped.
-struct Idle(Child);
-
-impl Idle {
-    fn start() -> Idle {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Its exec is over when it answers; a stop in the middle of one is refused.
-        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        Idle(child)
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use trapless_testing::Idle;
 
 /// Between the wait that finds a thread at a breakpoint and the look at its registers another thread may exec or exit.
 #[test]
 fn a_stop_that_is_over_when_it_is_looked_at_is_no_error() {
     let mut idle = Idle::start();
-    let process = Process::open(Pid(idle.0.id() as i32)).unwrap();
+    let process = Process::open(Pid(idle.pid())).unwrap();
     let leader = process.pid().leader();
     let mut tracer = process.stop().unwrap().trace().unwrap();
     for stop in [Stop::Signal(libc::SIGTRAP), Stop::Event(libc::PTRACE_EVENT_FORK)] {
@@ -38,7 +17,7 @@ fn a_stop_that_is_over_when_it_is_looked_at_is_no_error() {
         assert_eq!(tracer.tell(beyond_all, Event::Stop(stop)).unwrap(), None, "{stop:?}");
         assert_eq!(tracer.threads.remove(&beyond_all), Some(Run::Running), "its end is waited for");
     }
-    idle.0.kill().unwrap();
+    idle.kill();
     while process.is_alive() {
         std::thread::yield_now();
     }
@@ -50,9 +29,9 @@ fn a_stop_that_is_over_when_it_is_looked_at_is_no_error() {
 #[test]
 fn a_child_nobody_told_of_is_handed_over_and_let_go() {
     let (idle, orphan) = (Idle::start(), Idle::start());
-    let process = Process::open(Pid(idle.0.id() as i32)).unwrap();
+    let process = Process::open(Pid(idle.pid())).unwrap();
     let mut tracer = process.stop().unwrap().trace().unwrap();
-    let child = Tid(orphan.0.id() as i32);
+    let child = Tid(orphan.pid());
     ptrace::seize(child, 0).unwrap();
     ptrace::interrupt(child, 0).unwrap();
     let stop = wait::until(child, OnExit::Leave, Instant::now() + Duration::from_secs(300));
