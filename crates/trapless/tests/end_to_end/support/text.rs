@@ -4,12 +4,37 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 /// Reads a process's memory.
 pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, address)?;
     Ok(bytes)
+}
+
+/// Waits until the code of a file that a process has mapped is not what it is in the file.
+#[track_caller]
+pub fn wait_until_written(pid: i32, path: &str) {
+    let file = std::fs::read(path).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(300);
+    let is_written = |line: &str| {
+        let mut fields = line.split(' ');
+        let (start, end) = fields.next().unwrap().split_once('-').unwrap();
+        let offset = fields.nth(1).unwrap();
+        let [start, end, offset] = [start, end, offset].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let kept = file.get(offset as usize..).unwrap_or_default();
+        let kept = &kept[..kept.len().min((end - start) as usize)];
+        read(pid, start, kept.len()).is_ok_and(|code| code != kept)
+    };
+    loop {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        if maps.lines().any(|line| line.contains("r-xp") && line.ends_with(path) && is_written(line)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{path} is as it was:\n{maps}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The words of a process's writable memory that lie in `range`, a line each: what may have kept memory there.
