@@ -14,6 +14,7 @@
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `emulate` | what does this instruction do to a set of saved registers and memory? |
 //! | `prologue` | which instructions are emulated together in one trap? |
+//! | `liveness` | which registers does nobody read any more? |
 //! | `faults` | which faults may these instructions raise? |
 //! | `emit` | the machine code of detours, slots and patches |
 //! | `steps` | what does each step of a [`payload`] take, and what is its code? |
@@ -36,6 +37,7 @@ mod facts;
 mod fault;
 pub mod frames;
 pub mod instruction;
+mod liveness;
 pub mod model;
 pub mod operand;
 pub mod passed;

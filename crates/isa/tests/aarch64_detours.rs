@@ -45,6 +45,8 @@ const ROUND: &[(&str, u64, Option<u64>)] = &[
     ("tail_signed_to", 1, Some(1)),
     // 5 and 20 times through its own entry.
     ("loops_to_entry", 25, Some(25)),
+    // It needs no frame to be counted.
+    ("spares", 2, None),
     ("starts_bl", 1, None),
     ("starts_blr", 1, None),
     ("jumper", 3, Some(0)),

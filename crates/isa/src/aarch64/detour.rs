@@ -41,6 +41,7 @@ use super::frame::register::*;
 use super::frames::of_copy;
 use super::relocate::relocate;
 use super::runtime;
+use super::spare::Spare;
 use super::steps::{Saved, saved};
 use crate::body::Runs;
 use crate::detour::*;
@@ -115,6 +116,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         comments: vec![],
     };
     let mut return_point = None;
+    let mut missed = None;
     t.stands(0);
     payload.hooks.iter().try_for_each(|hook| t.hook(hook))?;
     if let Some(followed) = &payload.followed {
@@ -129,23 +131,26 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         t.code.bind(body);
         t.stands(0);
         t.code.emit(signature.map(a::hint));
+    } else if let Some(spare) = t.saved.counts_once().then(|| Spare::of(request)).flatten() {
+        let label = t.code.label();
+        t.count_in_spare(spare, payload.entry.iter().next(), label);
+        missed = Some(label);
     } else if payload.needs().block {
-        t.save();
-        if t.saved.counts_once() {
-            t.find_any_block();
-        } else {
-            t.find_thread(BLOCK);
-        }
-        payload.entry.iter().try_for_each(|step| t.entry_step(step, false))?;
-        t.restore();
+        t.run_in_frame(&payload.entry)?;
     }
-    let copy = t.code.offset();
+    let (displaced, copy) = (t.code.label_here(), t.code.offset());
     t.comments.push((copy, "displaced instruction"));
     relocate(original, start, &mut t.code)?;
     let back = t.code.offset();
     t.comments.push((back, "back"));
     t.code.branch(request.displaced.end())?;
     let slow = t.points.len();
+    if let Some(missed) = missed {
+        t.code.bind(missed);
+        t.comment("no block at first sight");
+        t.run_in_frame(&payload.entry)?;
+        t.code.emit_to(0x1400_0000, displaced);
+    }
     t.slow_paths()?;
     let code = t.code.finish()?;
     t.points.splice(slow..slow, of_copy(&code, copy, back));
@@ -182,6 +187,19 @@ fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
 }
 
 impl Template<'_> {
+    /// The steps of an entry that is not followed, with what they use saved.
+    fn run_in_frame(&mut self, entry: &Steps<EntryStep>) -> Emitted<()> {
+        self.save();
+        if self.saved.counts_once() {
+            self.find_any_block();
+        } else {
+            self.find_thread(BLOCK);
+        }
+        entry.iter().try_for_each(|step| self.entry_step(step, false))?;
+        self.restore();
+        Ok(())
+    }
+
     pub fn comment(&mut self, text: &'static str) {
         self.comments.push((self.code.offset(), text));
     }
@@ -268,7 +286,7 @@ impl Template<'_> {
     pub(super) fn find_thread(&mut self, entry: u32) {
         self.comment("find the thread");
         let (slow, found) = (self.code.label(), self.code.label());
-        self.entry_by_hash(entry, ADDRESS);
+        self.entry_by_hash(entry, [TEMPORARY, ADDRESS]);
         self.code
             .emit([a::ldp(ADDRESS, BLOCK, entry, THREAD_OWNER as i32), a::eon(ADDRESS, ADDRESS, TEMPORARY)]);
         self.code.emit_to(a::cbnz(ADDRESS), slow);
@@ -276,11 +294,11 @@ impl Template<'_> {
         self.off_path(slow, found, Slow::Resolve { entry });
     }
 
-    /// `entry` = where the thread's entry is first looked for. `TEMPORARY` is the thread pointer, unless it is `index`, which is changed.
-    fn entry_by_hash(&mut self, entry: u32, index: u32) {
+    /// `entry` = where the thread's entry is first looked for, and `pointer` = the thread pointer, unless it is `index`, which is changed.
+    pub(super) fn entry_by_hash(&mut self, entry: u32, [pointer, index]: [u32; 2]) {
         self.code.emit([
-            a::mrs_thread_pointer(TEMPORARY),
-            a::eor_shifted_right(index, TEMPORARY, TEMPORARY, THREAD_FOLD),
+            a::mrs_thread_pointer(pointer),
+            a::eor_shifted_right(index, pointer, pointer, THREAD_FOLD),
             a::ubfx(index, index, STACK_PAGE_SHIFT, self.layout.thread_bits),
         ]);
         self.code.constant(entry, self.layout.threads);
@@ -292,7 +310,7 @@ impl Template<'_> {
     fn find_any_block(&mut self) {
         self.comment("find a block");
         let [slow, known] = [(); 2].map(|()| self.code.label());
-        self.entry_by_hash(BLOCK, TEMPORARY);
+        self.entry_by_hash(BLOCK, [TEMPORARY; 2]);
         self.code.bind(known);
         self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.code.emit_to(a::cbz(BLOCK), slow);

@@ -11,6 +11,8 @@
 //!     b site + 4
 //! ```
 //!
+//! Where one counter is all that is asked for, and the function has registers to spare, it goes without the frame ([`super::spare`]).
+//!
 //! # Entry and return, call-paired
 //!
 //! The caller's return address leaves lr for the slot's return instance, and the displaced code is *called*. So the function's own
@@ -31,7 +33,7 @@
 //!
 //! # What is kept
 //!
-//! Everything but lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
+//! Everything that is read yet, but for lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
 //! of cr are saved in a frame below the red zone (see [`super::emit`]); xer, ctr, tar and the other registers are
 //! never touched: no instruction here carries, and conditions use cr0 alone. r2 is not looked at. After a call to another
 //! module the caller loads its own again.
@@ -45,6 +47,7 @@ use super::frames::of_copies;
 use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
 use super::runtime::Routine;
+use super::spare::Spare;
 use super::steps::{only_counts, saved_for};
 use crate::Reason;
 use crate::detour::*;
@@ -114,7 +117,17 @@ impl<'a> Template<'a> {
 
     fn write(mut self) -> Emitted<Detour> {
         let payload = &self.request.payload;
-        let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
+        let [counted, slow, displaced, missed] = [(); 4].map(|()| self.asm.label());
+        let spare = Spare::of(self.request);
+        if let Some((spare, counter)) = spare {
+            self.count_in_spare(spare, counter, missed);
+            self.asm.bind(displaced);
+            self.displaced()?;
+            self.asm.bind(missed);
+            self.stands(0);
+            self.comment("no block at first sight");
+            self.put_back_cr0(spare);
+        }
         self.save();
         if !payload.hooks.is_empty() {
             self.stands_nowhere();
@@ -128,7 +141,10 @@ impl<'a> Template<'a> {
         match payload.followed {
             None => {
                 self.restore();
-                self.displaced()?;
+                match spare {
+                    Some(_) => self.asm.branch(displaced),
+                    None => self.displaced()?,
+                }
             }
             Some(followed) => {
                 let rare = [(); 3].map(|()| self.asm.label());
@@ -242,12 +258,7 @@ impl<'a> Template<'a> {
     /// the block: a handler in between may fork, and in its child both are 0. Where only one counter is asked for, any thread's block will do
     /// ([`crate::detour::memory`]).
     pub fn find_thread(&mut self, slow: Label) -> i16 {
-        let layout = self.request.layout;
-        self.asm.extract(R11, R13, THREAD_FOLD, 64 - THREAD_FOLD);
-        self.asm.xor(R11, R11, R13);
-        self.asm.move_bits(R12, R11, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
-        let low = self.asm.load_constant_but_low(R11, layout.threads);
-        self.asm.add(R11, R11, R12);
+        let low = self.entry_by_hash(R11, R12);
         self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
         if self.saved.contains(&R9) {
             self.asm.load(R9, R11, low + THREAD_OWNER as i16);
@@ -257,6 +268,17 @@ impl<'a> Template<'a> {
             self.asm.compare_immediate(R12, 0);
             self.asm.branch_if(When::Equal, slow);
         }
+        low
+    }
+
+    /// `entry` = where the thread's entry is first looked for, less what is returned. Changes `index`. Neither is r0.
+    pub fn entry_by_hash(&mut self, entry: Gpr, index: Gpr) -> i16 {
+        let layout = self.request.layout;
+        self.asm.extract(entry, R13, THREAD_FOLD, 64 - THREAD_FOLD);
+        self.asm.xor(entry, entry, R13);
+        self.asm.move_bits(index, entry, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
+        let low = self.asm.load_constant_but_low(entry, layout.threads);
+        self.asm.add(entry, entry, index);
         low
     }
 

@@ -21,6 +21,7 @@ mod follow;
 mod frames;
 mod gate;
 mod landing;
+mod liveness;
 mod lower;
 mod prologue;
 mod registers;
@@ -29,6 +30,7 @@ mod reservation;
 mod returns;
 mod runtime;
 mod slot;
+mod spare;
 mod steps;
 mod tables;
 #[cfg(test)]
@@ -37,6 +39,9 @@ mod text;
 mod verdict;
 
 pub use emulate::{Version, emulate};
+#[cfg(test)]
+pub(crate) use liveness::step;
+pub use liveness::{Liveness, liveness};
 pub use relocate::{Relocated, relocate};
 
 use crate::*;

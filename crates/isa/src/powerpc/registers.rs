@@ -58,10 +58,25 @@ pub(super) fn usage(word: u32) -> Usage {
         6 | 57 | 61 => uses(base, 0),
         56 => uses(base, rt | rt << 1),
         62 => uses(rt | rt << 1 | base, 0),
-        // maddhd, maddhdu, maddld among the vector instructions
-        4 if matches!(word & 0x3f, 48 | 49 | 51) => uses(ra | rb | 1 << (word >> 6 & 31), rt),
-        4 | 16..=19 | 59 | 60 | 63 => Usage::default(),
+        4 => vector(word),
+        // xsiexpdp
+        60 if word.xo() == 918 => uses(ra | rb, 0),
+        16..=19 | 59 | 60 | 63 => Usage::default(),
         _ => uses(rt | ra | rb, 0),
+    }
+}
+
+/// Primary opcode 4: few of the vector instructions have to do with general registers.
+fn vector(word: u32) -> Usage {
+    let (rt, ra, rb) = (1 << word.rt(), 1 << word.ra(), 1 << word.rb());
+    match word & 0x3f {
+        // maddhd, maddhdu, maddld
+        48 | 49 | 51 => Usage { read: ra | rb | 1 << (word >> 6 & 31), written: rt },
+        // vextublx and its like, vinsblx and its like
+        13 | 15 => Usage { read: ra | rb, written: 0 },
+        // mtvsrbm and its like
+        2 if word & 0x7ff == 1602 => Usage { read: rb, written: 0 },
+        _ => Usage::default(),
     }
 }
 
@@ -96,6 +111,8 @@ fn extended(word: u32) -> Usage {
         // Load-reserve and store-conditional
         (_, 20) => uses(base | rb, rt),
         (150 | 182 | 214 | 694 | 726, _) => uses(rt | base | rb, 0),
+        // lwat, ldat, stwat, stdat: of several neighbours
+        (582 | 614 | 710 | 742, _) => uses(u32::MAX, 0),
         // Loads and stores of floating-point and vector registers
         (_, 6 | 7 | 12 | 23) => uses(base | rb, 0),
         _ => uses(rt | ra | rb, 0),

@@ -1,16 +1,10 @@
-//! Which registers and flags does the program certainly not read any more?
-//!
-//! A detour may use those without saving them. The scan walks every path from the site, over both sides of
-//! conditional branches, and calls a register dead when each path writes it in full before reading it. Wherever a
-//! path ends in something that may read anything (a call, a return, an indirect jump, the kernel, the end of the
-//! bytes or of patience) whatever was not yet written is live. So nothing is assumed of calling conventions: local
-//! callers compiled with `-fipa-ra`, hand-written assembly and its flags across calls are as safe as any.
+//! Which registers and flags does an instruction read and write, and who reads none of them? See [`crate::liveness`].
 
 use super::decode::decoder;
 use super::faults::may_fault;
 use super::goroutine;
+use crate::liveness::{Known, Next, Step, Steps, dead};
 use crate::{Site, Stack};
-use alloc::vec::Vec;
 use iced_x86::{
     Decoder, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits,
 };
@@ -53,22 +47,10 @@ pub struct Liveness {
 
 const ARITHMETIC: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
-const RSP: u16 = 1 << 4;
-/// How many instructions are looked at, on all paths together.
-const PATIENCE: u32 = 96;
-
-/// Registers by number, and the arithmetic flags as iced numbers them.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Known {
-    registers: u16,
-    flags: u32,
-}
-
-impl Known {
-    /// What nobody reads whom functions return to that Go's compiler has made, but for results. What they call may be assembly that keeps all
-    /// registers, and even the flags (`runtime.duffzero`).
-    const UNREAD_BEHIND_GO: Self = Self { registers: goroutine::FREE_AT_ENTRY.0, flags: ARITHMETIC };
-}
+const RSP: u32 = 1 << 4;
+/// What nobody reads whom functions return to that Go's compiler has made, but for results. What they call may be assembly that keeps all
+/// registers, and even the flags (`runtime.duffzero`).
+const UNREAD_BEHIND_GO: Known = Known { registers: goroutine::FREE_AT_ENTRY.0 as u32, flags: ARITHMETIC };
 
 /// See [`crate::Isa::flags_are_unread`].
 pub(crate) fn flags_are_unread(bits: u32, site: &Site<'_>, by_go: bool) -> bool {
@@ -81,7 +63,7 @@ pub(crate) fn flags_are_unread(bits: u32, site: &Site<'_>, by_go: bool) -> bool 
 
 /// What is dead in a function that Go's compiler has made. A fault is a panic there: nothing goes on behind it.
 fn scan_in_go(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
-    scan(bits, site, address, false, Known::UNREAD_BEHIND_GO)
+    scan(bits, site, address, false, UNREAD_BEHIND_GO)
 }
 
 /// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of Go's functions.
@@ -102,40 +84,16 @@ pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liven
 }
 
 fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread_behind: Known) -> Liveness {
-    let all = if bits == 64 { 0xffff } else { 0x00ff };
-    let mut scan = Scan {
-        site,
-        all: Known { registers: all, flags: ARITHMETIC },
-        live: Known { registers: RSP, flags: 0 },
-        paths: Vec::new(),
-        visited: Vec::with_capacity(PATIENCE as usize),
-        seen: 0,
-        patience: PATIENCE,
-        bits,
-        faults,
-        unread_behind,
-        decoder: decoder(bits, site.code, site.function),
-        factory: InstructionInfoFactory::new(),
-    };
-    // Per path: what it has overwritten.
-    scan.paths.push((address, Known { registers: RSP, flags: 0 }));
-    while let Some((address, written)) = scan.paths.pop() {
-        scan.path(address, written);
-    }
-    Liveness { dead: RegisterSet(all & !scan.live.registers), flags_dead: scan.live.flags & ARITHMETIC == 0 }
+    let registers = if bits == 64 { 0xffff } else { 0x00ff } & !RSP;
+    let decoder = decoder(bits, site.code, site.function);
+    let reader =
+        Reader { site, bits, faults, unread_behind, decoder, factory: InstructionInfoFactory::new() };
+    let dead = dead(Known { registers, flags: ARITHMETIC }, site, address, reader);
+    Liveness { dead: RegisterSet(dead.registers as u16), flags_dead: dead.flags == ARITHMETIC }
 }
 
-struct Scan<'a> {
+struct Reader<'a> {
     site: &'a Site<'a>,
-    all: Known,
-    /// Read on some path before being written there.
-    live: Known,
-    /// Where paths go on, and what was written on the way there.
-    paths: Vec<(u64, Known)>,
-    visited: Vec<(u64, Known)>,
-    /// A bit for each remainder of a visited address: most places are passed once, and the list need not be searched for them.
-    seen: u128,
-    patience: u32,
     bits: u32,
     faults: bool,
     /// What nobody reads by convention whom the function returns to.
@@ -144,72 +102,40 @@ struct Scan<'a> {
     factory: InstructionInfoFactory,
 }
 
-impl Scan<'_> {
-    fn path(&mut self, mut address: u64, mut written: Known) {
-        loop {
-            if self.tells_nothing(written) || self.covered(address, written) {
-                return;
+impl Steps for Reader<'_> {
+    fn step(&mut self, address: u64) -> Option<Step> {
+        let instruction = self.fetch(address)?;
+        let (next, target) = (instruction.next_ip(), instruction.near_branch_target());
+        let next = match instruction.flow_control() {
+            FlowControl::Next => Next::At(next),
+            FlowControl::UnconditionalBranch if !instruction.is_jmp_far() => Next::At(target),
+            FlowControl::ConditionalBranch => Next::Either(next, target),
+            FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {
+                // The kernel keeps the flags; that it leaves them in r11, too, is nothing that anybody reads.
+                let reads = Known { registers: u32::MAX, flags: 0 };
+                return Some(Step { reads, writes: Known::default(), next: Next::At(next) });
             }
-            self.visited.push((address, written));
-            self.seen |= remainder(address);
-            if self.is_outside(address) {
-                return self.reads_anything(written, self.unread_at(address));
+            flow => {
+                let unread = self.unread_behind(flow, &instruction);
+                return Some(Step {
+                    reads: Known::default(),
+                    writes: Known::default(),
+                    next: Next::Elsewhere { unread },
+                });
             }
-            let Some(instruction) = self.fetch(address) else {
-                return self.reads_anything(written, Known::default());
-            };
-            match instruction.flow_control() {
-                FlowControl::Next => {}
-                FlowControl::UnconditionalBranch if !instruction.is_jmp_far() => {
-                    address = instruction.near_branch_target();
-                    continue;
-                }
-                FlowControl::ConditionalBranch => {}
-                FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {
-                    // The kernel keeps the flags; that it leaves them in r11, too, is nothing that anybody reads.
-                    self.live.registers |= !written.registers;
-                    address = instruction.next_ip();
-                    continue;
-                }
-                // What a call or a return reads of registers is covered by reading anything.
-                FlowControl::Call => {
-                    let unread = self.unread_at(instruction.near_branch_target());
-                    return self.reads_anything(written, unread);
-                }
-                FlowControl::IndirectCall if self.site.targets.pointers_keep_no_flags() => {
-                    return self.reads_anything(written, Known { registers: 0, flags: ARITHMETIC });
-                }
-                FlowControl::Return => return self.reads_anything(written, self.unread_behind()),
-                // Who traps here wants to end, or is in a debugger: `runtime.abort`.
-                FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => {
-                    return self.reads_anything(written, Known { registers: 0, flags: ARITHMETIC });
-                }
-                _ => return self.reads_anything(written, Known::default()),
-            }
-            self.accesses(&instruction, &mut written);
-            if instruction.flow_control() == FlowControl::ConditionalBranch {
-                self.paths.push((instruction.near_branch_target(), written));
-            }
-            address = instruction.next_ip();
-        }
+        };
+        let (reads, writes) = self.accesses(&instruction);
+        Some(Step { reads, writes, next })
     }
 
-    /// Whether all that this path may yet read was read by another, or written.
-    fn tells_nothing(&self, written: Known) -> bool {
-        self.all.registers & !(self.live.registers | written.registers) == 0
-            && self.all.flags & !(self.live.flags | written.flags) == 0
+    fn unread_at(&self, address: u64) -> Known {
+        let flags = if self.site.targets.reads_no_flags(address) { ARITHMETIC } else { 0 };
+        Known { registers: 0, flags }
     }
+}
 
-    /// Whether this place was passed before with no more written than now.
-    fn covered(&self, address: u64, written: Known) -> bool {
-        self.seen & remainder(address) != 0
-            && self.visited.iter().any(|(a, w)| {
-                *a == address && w.registers & !written.registers == 0 && w.flags & !written.flags == 0
-            })
-    }
-
+impl Reader<'_> {
     fn fetch(&mut self, address: u64) -> Option<Instruction> {
-        self.patience = self.patience.checked_sub(1)?;
         if address != self.decoder.ip() {
             let offset = usize::try_from(address.wrapping_sub(self.site.function)).ok()?;
             self.decoder.set_position(offset).ok()?;
@@ -219,35 +145,28 @@ impl Scan<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    fn is_outside(&self, address: u64) -> bool {
-        address.wrapping_sub(self.site.function) >= self.site.code.len() as u64
+    /// What nobody reads where an instruction leads that ends a path. What a call or a return reads of registers is covered by reading anything.
+    fn unread_behind(&self, flow: FlowControl, instruction: &Instruction) -> Known {
+        let no_flags = Known { registers: 0, flags: ARITHMETIC };
+        match flow {
+            FlowControl::Call => self.unread_at(instruction.near_branch_target()),
+            FlowControl::IndirectCall if self.site.targets.pointers_keep_no_flags() => no_flags,
+            FlowControl::Return if self.site.targets.returns_no_flags(self.site.function) => {
+                self.unread_behind.and(no_flags)
+            }
+            FlowControl::Return => self.unread_behind,
+            // Who traps here wants to end, or is in a debugger: `runtime.abort`.
+            FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => no_flags,
+            _ => Known::default(),
+        }
     }
 
-    /// What nobody reads behind the function.
-    fn unread_behind(&self) -> Known {
-        let is_unread = self.site.targets.returns_no_flags(self.site.function);
-        let flags = if is_unread { ARITHMETIC } else { self.unread_behind.flags };
-        Known { flags, ..self.unread_behind }
-    }
-
-    /// What nobody reads in another function.
-    fn unread_at(&self, address: u64) -> Known {
-        let flags = if self.site.targets.reads_no_flags(address) { ARITHMETIC } else { 0 };
-        Known { registers: 0, flags }
-    }
-
-    /// All but what is `unread` there.
-    fn reads_anything(&mut self, written: Known, unread: Known) {
-        self.live.registers |= !(written.registers | unread.registers);
-        self.live.flags |= ARITHMETIC & !(written.flags | unread.flags);
-    }
-
-    fn accesses(&mut self, instruction: &Instruction, written: &mut Known) {
-        let before = *written;
+    fn accesses(&mut self, instruction: &Instruction) -> (Known, Known) {
         let may_fault = self.faults && may_fault(self.bits, instruction, &mut self.factory);
-        self.live.flags |= instruction.rflags_read() & ARITHMETIC & !before.flags;
+        let mut reads = Known { registers: 0, flags: instruction.rflags_read() & ARITHMETIC };
+        let mut writes = Known::default();
         if !may_leave_flags(instruction) && !may_fault {
-            written.flags |= instruction.rflags_modified() & ARITHMETIC;
+            writes.flags = instruction.rflags_modified() & ARITHMETIC;
         }
         // With a source of 0 these leave the destination as it was.
         let may_leave = may_fault || matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
@@ -257,19 +176,15 @@ impl Scan<'_> {
                 used.access(),
                 OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite
             ) {
-                self.live.registers |= number & !before.registers;
+                reads.registers |= number;
             }
-            // A 32-bit write clears the upper half. A read-modify-write is a read first, and no end of life by itself;
-            // the value it leaves is new, though.
+            // A 32-bit write clears the upper half.
             if matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite) && is_whole && !may_leave {
-                written.registers |= number;
+                writes.registers |= number;
             }
         }
+        (reads, writes)
     }
-}
-
-fn remainder(address: u64) -> u128 {
-    1 << (address % u64::from(u128::BITS))
 }
 
 /// Whether the flags may stay as they were: a shift by 0, a repeated comparison of nothing.
@@ -288,7 +203,7 @@ fn may_leave_flags(instruction: &Instruction) -> bool {
 }
 
 /// The bit of a general-purpose register, and whether writing this part of it writes it all.
-fn register(register: Register) -> (u16, bool) {
+fn register(register: Register) -> (u32, bool) {
     if !register.is_gpr() {
         return (0, false);
     }

@@ -57,6 +57,7 @@ FUNCTION(tail_from, "add x0, x0, #1\n b tail_to");
 FUNCTION(tail_to, "add x0, x0, #2\n ret");
 FUNCTION(tail_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n ldp x29, x30, [sp], #16\n hint #29\n b tail_signed_to");
 FUNCTION(tail_signed_to, "hint #25\n add x0, x0, #9\n hint #29\n ret");
+FUNCTION(spares, "mov x9, #1\n mov x10, #2\n mov x11, #3\n add x0, x0, x11\n ret");
 FUNCTION(keeps_link, "mov x15, x30\n bl leaf\n ret x15");
 FUNCTION(tail_to_keeper, "add x0, x0, #1\n b keeps_link");
 FUNCTION(loops_to_entry, "sub x0, x0, #1\n cbnz x0, loops_to_entry\n ret");
@@ -88,7 +89,7 @@ long leaf(long, long), leaf_signal(long), bare(long), fib(long), starts_cbz(long
 long starts_adr(void), starts_adrp(void), starts_literal(void), starts_literal_w(void), starts_literal_sw(void), starts_literal_q(void);
 long starts_b(void), starts_bti(long), starts_pacia(long), starts_pacib(long), bti_pacia(long), returns_authenticated(long);
 long tail_to_keeper(long, long), tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
-long walks_signed_a(void), walks_signed_b(void), walks_by_tail(void), walks_after_tail(void);
+long spares(long), walks_signed_a(void), walks_signed_b(void), walks_by_tail(void), walks_after_tail(void);
 void call_with_registers(uint64_t *registers);
 
 static _Atomic long handled;
@@ -141,6 +142,7 @@ static void round_of_calls(void) {
     check("tail to keeper", tail_to_keeper(1, 5), 7);
     check("loop", loops_to_entry(5), 0);
     check("deep loop", loops_to_entry(20), 0);
+    check("spares", spares(1) + spares(2), 9);
     check("bl", call_starts_bl(3), 3);
     keeps_registers();
     check("ten", ten(1, 2, 3, 4, 5, 6, 7, 8, 9, 10), 385);

@@ -3,7 +3,7 @@
 //!
 //! The code is walked as the processor does while no condition holds: all of a detour's conditional branches are for what is rare.
 
-use crate::world::detour;
+use crate::world::{SPARES_ARM64, SPARES_POWERPC, detour, detour_of};
 use trapless_isa::{Additions, Detour, Flow, Machine, payload::*};
 
 /// How many instructions run from `offset` until control leaves the detour.
@@ -27,11 +27,26 @@ fn lengths(machine: Machine, additions: Additions) -> [u32; 2] {
     let count = Payload { entry: Steps::of([EntryStep::Count(128)]), ..Payload::default() };
     let steps = Steps::of([ReturnStep::Count(144)]);
     let followed = Payload { followed: Some(Followed { lost: 136, steps, way: Way::Paired }), ..count };
-    let [entry, both] = [count, followed].map(|payload| {
-        let detour = detour(machine, additions, payload, false);
-        1 + walk(machine, &detour, 0) + detour.return_point.map_or(0, |point| walk(machine, &detour, point))
-    });
-    [entry, both]
+    [count, followed].map(|payload| length(machine, &detour(machine, additions, payload, false)))
+}
+
+fn length(machine: Machine, detour: &Detour) -> u32 {
+    1 + walk(machine, detour, 0) + detour.return_point.map_or(0, |point| walk(machine, detour, point))
+}
+
+/// Of a hit that is counted, where the function has registers to spare.
+fn spared(machine: Machine, function: &[u32], additions: Additions) -> u32 {
+    let count = Payload { entry: Steps::of([EntryStep::Count(128)]), ..Payload::default() };
+    length(machine, &detour_of(machine, function, additions, count, false).unwrap())
+}
+
+/// Nothing is saved and restored; on powerpc64le cr0, by two, where it is read yet.
+#[test]
+fn where_registers_are_to_spare() {
+    assert_eq!(spared(Machine::AArch64, SPARES_ARM64, Additions::Loops), 15);
+    assert_eq!(spared(Machine::AArch64, SPARES_ARM64, Additions::Single), 13);
+    let of_powerpc = SPARES_POWERPC.map(|words| spared(Machine::PowerPc64Le, words, Additions::Loops));
+    assert_eq!(of_powerpc, [18, 20]);
 }
 
 /// Of the first number three are the branches and the displaced instruction, four save and restore three registers, seven find a

@@ -1,6 +1,6 @@
 //! What detours tell of their instructions ([`trapless_isa::frames`]) is what they do: their code is walked with the stack pointer in mind.
 
-use crate::world::{FUNCTION, detour_of};
+use crate::world::{FUNCTION, SPARES_ARM64, SPARES_POWERPC, detour_of};
 use std::collections::BTreeMap;
 use trapless_isa::frames::{Place, Point};
 use trapless_isa::{Additions, Detour, Flow, Hook, Lookup, Machine, payload::*};
@@ -88,9 +88,9 @@ fn payloads() -> Vec<Payload> {
 }
 
 /// `is_whole`: wherever the stack pointer is the program's, something is told.
-fn check(machine: Machine, functions: &[[u32; 2]], is_whole: bool) {
+fn check(machine: Machine, functions: &[Vec<u32>], is_whole: bool) {
     let (mut instructions, mut known) = (0, 0);
-    for (&function, payload) in functions.iter().flat_map(|f| payloads().into_iter().map(move |p| (f, p))) {
+    for (function, payload) in functions.iter().flat_map(|f| payloads().into_iter().map(move |p| (f, p))) {
         for additions in [Additions::Loops, Additions::Single] {
             let what = format!("{function:x?} {payload:?} {additions:?}");
             let Ok(detour) = detour_of(machine, function, additions, payload, true) else { continue };
@@ -132,17 +132,21 @@ fn check(machine: Machine, functions: &[[u32; 2]], is_whole: bool) {
     assert!(2 * known > instructions, "{machine:?}: {known} of {instructions}");
 }
 
-/// `nop`; `stp x29, x30, [sp, #-16]!`; `bl`; `cbz`; `ldr d0, …`, each ahead of a return; and a function that signs its return address.
+/// `nop`; `stp x29, x30, [sp, #-16]!`; `bl`; `cbz`; `ldr d0, …`, each ahead of a return; a function that signs its return address; and
+/// one with registers to spare.
 #[test]
 fn arm64_tells_where_its_stack_pointer_is() {
-    let behind = |word: u32| [word, 0xd65f_03c0];
+    let behind = |word: u32| vec![word, 0xd65f_03c0];
     let functions = [0xd503_201f, 0xa9bf_7bfd, 0x9400_0400, 0xb400_0800, 0x5c00_0800].map(behind);
-    check(Machine::AArch64, &[&functions[..], &[[0xd503_233f, 0xd65f_0bff]]].concat(), false);
+    let others = [vec![0xd503_233f, 0xd65f_0bff], SPARES_ARM64.to_vec()];
+    check(Machine::AArch64, &[&functions[..], &others].concat(), false);
 }
 
-/// `nop`; `stdu r1,-112(r1)`; `bl`; `beq`, each ahead of a return. Unwinders go astray where nothing is told and no frame of ours is below.
+/// `nop`; `stdu r1,-112(r1)`; `bl`; `beq`, each ahead of a return; and functions with registers to spare. Unwinders go astray where nothing is told and no frame of ours is below.
 #[test]
 fn powerpc64le_tells_wherever_its_stack_pointer_is_the_programs() {
-    let behind = |word: u32| [word, 0x4e80_0020];
-    check(Machine::PowerPc64Le, &[0x6000_0000, 0xf821_ff91, 0x4800_0401, 0x4182_0800].map(behind), true);
+    let behind = |word: u32| vec![word, 0x4e80_0020];
+    let functions = [0x6000_0000, 0xf821_ff91, 0x4800_0401, 0x4182_0800].map(behind);
+    let others = SPARES_POWERPC.map(<[u32]>::to_vec);
+    check(Machine::PowerPc64Le, &[&functions[..], &others].concat(), true);
 }

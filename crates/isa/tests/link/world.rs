@@ -39,19 +39,28 @@ fn layout(slot_shift: u32, additions: Additions) -> Layout {
     }
 }
 
+/// `mov x9,#1`; `mov x10,#2`; `mov x11,#3`; `ret`
+pub const SPARES_ARM64: &[u32] = &[0xd280_0029, 0xd280_004a, 0xd280_006b, 0xd65f_03c0];
+
+/// `li r11,1`; `li r12,2`; `cmpwi r3,0`; `blr`; and the same with `li r0,3` in place of the comparison, so that cr0 is to be kept.
+pub const SPARES_POWERPC: [&[u32]; 2] = [
+    &[0x3960_0001, 0x3980_0002, 0x2c03_0000, 0x4e80_0020],
+    &[0x3960_0001, 0x3980_0002, 0x3800_0003, 0x4e80_0020],
+];
+
 /// The detour of `nop` and a return.
 pub fn detour(machine: Machine, additions: Additions, payload: Payload, tells: bool) -> Detour {
     let words = match machine {
         Machine::AArch64 => [0xd503_201f, 0xd65f_03c0],
         _ => [0x6000_0000, 0x4e80_0020],
     };
-    detour_of(machine, words, additions, payload, tells).unwrap()
+    detour_of(machine, &words, additions, payload, tells).unwrap()
 }
 
-/// The detour of a function of two instructions.
+/// The detour of a function that consists of these instructions.
 pub fn detour_of(
     machine: Machine,
-    words: [u32; 2],
+    words: &[u32],
     additions: Additions,
     payload: Payload,
     tells: bool,

@@ -70,7 +70,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
 }
 
 /// The functions of the program, in the order of its output, and the functions that sites in their middle are in.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 32] = [
     "leaf",
     "fib",
     "with_toc",
@@ -101,10 +101,13 @@ const NAMES: [&str; 30] = [
     "deep",
     "cleaned",
     "forces",
+    "spares",
+    "spares_site",
 ];
 /// What the unwinder asks about addresses: probed, too, and not counted.
 const LOOKED_UP_BY: &str = "_dl_find_object";
-const MIDDLES: [(&str, &str); 2] = [("call_first_site", "call_first"), ("red_zone_site", "red_zone")];
+const MIDDLES: [(&str, &str); 3] =
+    [("call_first_site", "call_first"), ("red_zone_site", "red_zone"), ("spares_site", "spares")];
 
 /// What the test asks for at each function.
 fn payload(n: usize, followed: bool, gated: bool) -> Payload {
@@ -187,11 +190,11 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
         let (_, displaced) = POWERPC64LE.verdict(&site).best(&[Mechanism::Jump]).expect(name);
         let refused = match *name {
             "return_address" => Err(Reason::ReadsReturnAddress),
-            "call_first_site" | "red_zone_site" => Err(Reason::ReturnsOddly),
+            "call_first_site" | "red_zone_site" | "spares_site" => Err(Reason::ReturnsOddly),
             _ => Ok(()),
         };
         assert_eq!(POWERPC64LE.return_verdict(&site), refused, "{name}");
-        let follow = refused.is_ok() && !["keep_plain", LOOKED_UP_BY].contains(name);
+        let follow = refused.is_ok() && !["keep_plain", "spares", LOOKED_UP_BY].contains(name);
         arena.resize(arena.len().next_multiple_of(32), 0);
         let offset = (displaced.start - site.function) as usize;
         let request = DetourRequest {

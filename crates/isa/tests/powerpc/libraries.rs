@@ -5,7 +5,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
 use trapless_isa::{
     BranchTargets, Displaced, Isa, Mechanism, ReadOnlyData, Reason, Site,
-    powerpc::{POWERPC64LE, relocate},
+    powerpc::{POWERPC64LE, liveness, relocate},
 };
 
 /// A library's code, functions and read-only data.
@@ -145,5 +145,38 @@ fn nearly_every_function_can_have_a_detour() {
             println!("  no {kind}: {count} × {reason}");
         }
         assert!(share(jump) >= 98.0 && share(emulate) >= 90.0 && share(ret) >= 99.0, "{name}");
+    }
+}
+
+/// A counted hit takes no frame there.
+#[test]
+fn many_entries_have_registers_to_spare() {
+    for (name, content) in libraries() {
+        let library = Library::parse(&content);
+        let targets = library.targets();
+        let (mut entries, mut two, mut cr0, mut enough) = (0, 0, 0, 0);
+        for (&function, &size) in &library.functions {
+            let code = library.code(function, size);
+            let site = Site { address: function, function, code, padding: &[], targets: &targets };
+            let Ok(displaced) = POWERPC64LE.verdict(&site).jump else { continue };
+            let live = liveness(&site, displaced.start, false);
+            assert_eq!(
+                live.dead & (1 << 1 | 1 << 2 | 1 << 13),
+                0,
+                "sp, the TOC and the thread are never dead"
+            );
+            let bases = (live.dead & !1).count_ones();
+            entries += 1;
+            two += usize::from(bases >= 2);
+            cr0 += usize::from(live.cr0_dead);
+            enough += usize::from(bases >= 2 && live.dead.count_ones() + u32::from(live.cr0_dead) >= 3);
+        }
+        let share = |count: usize| 100.0 * count as f64 / entries as f64;
+        let shares = [two, cr0, enough].map(share);
+        println!(
+            "{name}: of {entries} entries, two registers are dead at {:.1} %, cr0 at {:.1} %; enough for a count at {:.1} %",
+            shares[0], shares[1], shares[2]
+        );
+        assert!(shares[2] >= 30.0, "{name}");
     }
 }

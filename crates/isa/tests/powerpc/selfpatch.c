@@ -30,7 +30,7 @@ static void failed(int line, const char *what) {
     F(leaf) F(fib) F(with_toc) F(tail_a) F(tail_b) F(even) F(odd) F(jumper) F(floats) F(large) F(branch_first) \
     F(count_first) F(call_first) F(call_first_site) F(return_address) F(keep_plain) F(keep_followed) F(red_zone_site) \
     F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks) F(keep_recorded) \
-    F(deep) F(cleaned) F(forces)
+    F(deep) F(cleaned) F(forces) F(spares) F(spares_site)
 #define NUMBER(name) N_##name,
 #define NAME(name) #name,
 enum { FUNCTIONS(NUMBER) N };
@@ -116,7 +116,7 @@ NEW long forks(long n) {
     return child == 0 ? n : child;
 }
 
-long branch_first(long), count_first(long), call_first(void), return_address(void), red_zone(void);
+long spares(long), branch_first(long), count_first(long), call_first(void), return_address(void), red_zone(void);
 void call_keep(void (*function)(void), const uint64_t *in, uint64_t *out);
 void keep_plain(void), keep_followed(void), keep_recorded(void);
 extern char call_first_site[];
@@ -128,6 +128,10 @@ asm(".text\n"
     "function branch_first\n beq 1f\n addi 3, 3, 1\n blr\n1: li 3, -7\n blr\n ended branch_first\n"
     "function count_down\n mtctr 3\n b count_first\n ended count_down\n"
     "function count_first\n bdnz 1f\n li 3, 500\n blr\n1: mfctr 3\n blr\n ended count_first\n"
+    /* Registers and cr0 are free at its entry; cr0 is not at its second instruction. */
+    "function spares\n cmpdi 3, 5\n"
+    "function spares_site\n li 11, 1\n li 12, 2\n li 0, 3\n bgt 1f\n add 3, 3, 11\n blr\n1: add 3, 3, 12\n blr\n"
+    " ended spares\n ended spares_site\n"
     /* A call that is displaced: its callee must see the original return address. */
     "function return_address\n mflr 3\n blr\n ended return_address\n"
     "function call_first\n mflr 0\n std 0, 16(1)\n stdu 1, -32(1)\n"
@@ -221,6 +225,7 @@ static void round_of_calls(long i) {
     CALLED(large), CHECK(large(i).values[7] == i + 7);
     CALLED(branch_first), CHECK(branch_on_zero(i % 3) == (i % 3 ? i % 3 + 1 : -7));
     CALLED(count_first), CHECK(count_down(1 + i % 3) == (i % 3 ? i % 3 : 500));
+    CALLED(spares), CALLED(spares_site), CHECK(spares(i % 9) == i % 9 + (i % 9 > 5 ? 2 : 1));
     CALLED(call_first), CALLED(call_first_site), CALLED(return_address);
     CHECK(call_first() == (long)call_first_site + 4);
     CALLED(keep_plain), keep(keep_plain, 2 * i + 1);
@@ -253,6 +258,7 @@ static void *worker(void *number) {
         long (*volatile through_pointer)(long) = with_toc;
         leaf(i, i), fib(5), through_pointer(i), tail_a(1), even(4), branch_on_zero(i % 2), count_down(1 + i % 2), call_first();
         keep(keep_followed, i + 1);
+        CHECK(spares(i % 9) == i % 9 + (i % 9 > 5 ? 2 : 1));
     }
     pthread_barrier_wait(&barrier);
     /* … exactly, in between … */

@@ -1,0 +1,85 @@
+//! Which registers does an instruction read and write? See [`crate::liveness`]. The flags do not matter: detours leave them alone.
+
+use super::decode::{Form, LENGTH, field, form, word};
+use super::emulate::supported;
+use super::faults::faults;
+use super::operands::operands;
+use crate::liveness::{Known, Next, Step, Steps, dead};
+use crate::{Faults, Site};
+
+/// Those that may be dead: neither the platform's, nor the frame pointer, which is followed at any time, nor the link register.
+const REGISTERS: u32 = 0x1fff_ffff & !(1 << 18);
+
+/// The registers, a bit for each, whose value nobody reads before the instruction at `address`, which lies in the site's function.
+/// `handles_faults`: the program may go on behind an instruction that has faulted, and has not written what it writes.
+pub fn dead_registers(site: &Site<'_>, address: u64, handles_faults: bool) -> u32 {
+    let all = Known { registers: REGISTERS, flags: 0 };
+    dead(all, site, address, Reader { site, handles_faults }).registers
+}
+
+/// What the instruction at an address of the site's function does.
+#[cfg(test)]
+pub(crate) fn step(site: &Site<'_>, address: u64) -> Option<Step> {
+    Reader { site, handles_faults: false }.step(address)
+}
+
+struct Reader<'a> {
+    site: &'a Site<'a>,
+    handles_faults: bool,
+}
+
+impl Steps for Reader<'_> {
+    fn step(&mut self, address: u64) -> Option<Step> {
+        let offset = usize::try_from(address.wrapping_sub(self.site.function)).ok()?;
+        let code = self.site.code.get(offset..)?.get(..LENGTH as usize)?;
+        let word = word(code)?;
+        let [next, target] = [LENGTH as i64, branches_by(word)?].map(|by| address.wrapping_add_signed(by));
+        let next = match form(word) {
+            Form::Branch { link: false, .. } => Next::At(target),
+            Form::Branch { link: true, .. } | Form::RegisterBranch { .. } => {
+                Next::Elsewhere { unread: Known::default() }
+            }
+            Form::ConditionalBranch { .. } | Form::CompareBranch { .. } | Form::TestBranch { .. } => {
+                Next::Either(next, target)
+            }
+            _ => Next::At(next),
+        };
+        let (used, is_sure) = (operands(word)?, writes_surely(word)?);
+        let is_done = is_sure && (!self.handles_faults || faults(code) == Faults::NONE);
+        let known = |registers| Known { registers, flags: 0 };
+        Some(Step { reads: known(used.reads), writes: known(if is_done { used.writes } else { 0 }), next })
+    }
+}
+
+/// How far a branch leads, and 0 for what is none; `None` for what a path ends at.
+fn branches_by(word: u32) -> Option<i64> {
+    match form(word) {
+        Form::Branch { offset, .. }
+        | Form::ConditionalBranch { offset, .. }
+        | Form::CompareBranch { offset, .. }
+        | Form::TestBranch { offset, .. } => Some(offset),
+        Form::RegisterBranch { .. }
+        | Form::Address { .. }
+        | Form::Literal { .. }
+        | Form::Hint(_)
+        | Form::LoadExclusive
+        | Form::StoreExclusive
+        | Form::Plain => Some(0),
+        _ => None,
+    }
+}
+
+/// Whether what [`operands`] says is written is written in full, always. `None` where not even what is read is known for sure.
+fn writes_surely(word: u32) -> Option<bool> {
+    match (form(word), field(word, 25, 4)) {
+        (Form::LoadExclusive | Form::StoreExclusive, _) => Some(false),
+        // Processors without an extension take some hints for nothing.
+        (Form::Hint(_), _) => Some(false),
+        (Form::Plain, 0b1000 | 0b1001 | 0b0101 | 0b1101 | 0b0100 | 0b1100) => {
+            supported(word).is_ok().then_some(true)
+        }
+        (Form::Plain, 0b0110 | 0b1110 | 0b0111 | 0b1111 | 0b1010 | 0b1011) => Some(false),
+        (Form::Plain, _) => None,
+        _ => Some(true),
+    }
+}
