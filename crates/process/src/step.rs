@@ -4,7 +4,7 @@ use crate::arch::{OTHER_CALLS, STEP_OVER_CALL_LOOKS_SENT, Stepping, Trapped, tra
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::Stop;
-use crate::{Process, Registers, StopError, Stopped, TRAP_FLAG, Tid};
+use crate::{BREAKPOINT_ADVANCE, Process, Registers, StopError, Stopped, TRAP_FLAG, Tid};
 
 /// How a thread was stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +144,14 @@ impl Stopped<'_> {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break Outcome::Made,
+                // A step that nobody was told of has led to a breakpoint, which the thread will meet when it goes on.
+                (libc::SIGTRAP, code)
+                    if BREAKPOINT_ADVANCE == 0
+                        && trapped(code) == Some(Trapped::Breakpoint)
+                        && self.has_moved(index)? =>
+                {
+                    break Outcome::Made;
+                }
                 (libc::SIGTRAP, _)
                     if STEP_OVER_CALL_LOOKS_SENT && info.is_of_no_process() && self.stands_at_call(index) =>
                 {
@@ -207,6 +215,14 @@ impl Stopped<'_> {
         let read = self.process.read(registers.ip(), &mut code).unwrap_or(0);
         let is_call = |call: &[u8]| code[..read].starts_with(call);
         is_call(registers.abi().syscall_instruction) || OTHER_CALLS.iter().copied().any(is_call)
+    }
+
+    /// Whether a thread stands elsewhere than the last that is known of it says.
+    fn has_moved(&self, index: usize) -> Result<bool, StopError> {
+        let thread = &self.threads[index];
+        let now = Registers::read(thread.tid)
+            .map_err(|errno| self.explain(thread.tid, "PTRACE_GETREGSET", errno))?;
+        Ok(now.ip() != thread.regs.ip())
     }
 
     fn read_registers(&mut self, index: usize) -> Result<(), StopError> {

@@ -1,7 +1,7 @@
 //! What becomes of each stop of a thread.
 //!
 //! A breakpoint at a site is counted and its instruction run; one at a landing pad is a return; any other is the program's own,
-//! as every signal is. Two things must not show:
+//! as every signal is. One behind a slot ends a step as well as the step itself. Two things must not show:
 //!
 //! - **A fault in a slot** is moved to the original instruction before the program's handler sees it. If the handler
 //!   returns, the instruction is met again; that is the same hit, and is not counted twice.
@@ -179,9 +179,21 @@ impl<'a, 'p> Server<'a, 'p> {
         } else if self.returns.site_of_pad(address).is_some() {
             self.tracer.block_again(tid);
             self.landed(tid)
+        } else if self.ends_step(tid, address) {
+            self.stepped(tid)
         } else {
             self.tracer.cont(tid, libc::SIGTRAP)
         }
+    }
+
+    /// Whether a breakpoint is the one behind the copy that a thread is stepped over. A processor that forgets to tell of a step comes to it: qemu's
+    /// does behind `or 31,31,31` on powerpc64le.
+    fn ends_step(&self, tid: Tid, address: u64) -> bool {
+        self.steps.get(&tid).is_some_and(|step| {
+            let site = &self.sites[step.site];
+            let end = site.slot_address + u64::from(site.slot.copy);
+            address == end && site.slot.ends_in_break(site.isa().facts())
+        })
     }
 
     fn hit(&mut self, tid: Tid, index: usize) -> Result<(), StopError> {
