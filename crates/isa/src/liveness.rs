@@ -27,6 +27,10 @@ impl Known {
         Self { registers: self.registers & !other.registers, flags: self.flags & !other.flags }
     }
 
+    fn within(self, other: Self) -> Self {
+        Self { registers: self.registers & other.registers, flags: self.flags & other.flags }
+    }
+
     fn is_empty(self) -> bool {
         self == Self::default()
     }
@@ -113,7 +117,7 @@ impl<S: Steps> Scan<S> {
             let Some(step) = self.step(address) else { return self.reads_all_but(written) };
             self.live = self.live.and(step.reads.without(written));
             // A register that is read and written is no dead one, but the value that is left in it is new.
-            written = written.and(step.writes);
+            written = written.and(step.writes.within(self.all));
             address = match step.next {
                 Next::At(next) => next,
                 Next::Either(next, target) => {

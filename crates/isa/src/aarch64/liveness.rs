@@ -7,8 +7,9 @@ use super::operands::operands;
 use crate::liveness::{Known, Next, Step, Steps, dead};
 use crate::{Faults, Site};
 
-/// Those that may be dead: neither the platform's, nor the frame pointer, which is followed at any time, nor the link register.
-const REGISTERS: u32 = 0x1fff_ffff & !(1 << 18);
+/// Those that may be dead: neither the platform's, nor what Go's handlers take for the goroutine, nor the frame pointer, which is followed at any
+/// time, nor the link register.
+const REGISTERS: u32 = 0x0fff_ffff & !(1 << 18);
 
 /// The registers, a bit for each, whose value nobody reads before the instruction at `address`, which lies in the site's function.
 /// `handles_faults`: the program may go on behind an instruction that has faulted, and has not written what it writes.
@@ -61,7 +62,8 @@ fn branches_by(word: u32) -> Option<i64> {
         Form::RegisterBranch { .. }
         | Form::Address { .. }
         | Form::Literal { .. }
-        | Form::Hint(_)
+        // Not `nop`: where a static probe is, whoever looks at it finds its arguments in registers.
+        | Form::Hint(1..)
         | Form::LoadExclusive
         | Form::StoreExclusive
         | Form::Plain => Some(0),

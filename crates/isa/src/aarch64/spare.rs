@@ -32,7 +32,8 @@ impl Spare {
     /// Those of a request that asks for no more than one counter, if there are enough.
     pub fn of(request: &DetourRequest<'_>) -> Option<Self> {
         let layout = request.layout;
-        let dead = dead_registers(request.site, request.displaced.start, layout.handles_faults());
+        // Whether or not the program goes on behind faults: it may do so later.
+        let dead = dead_registers(request.site, request.displaced.start, true);
         let mut dead = (0..32).filter(|number| dead >> number & 1 != 0);
         let [block, temporary] = [dead.next()?, dead.next()?];
         let status = match layout.additions {

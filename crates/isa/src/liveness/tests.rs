@@ -156,7 +156,7 @@ fn what_arm64_reads_and_writes_is_what_emulation_does() {
 fn registers_are_dead_that_every_path_writes_before_it_reads_them() {
     let r = |numbers: &[u32]| numbers.iter().fold(0, |set, number| set | 1u32 << number);
     // (function, registers that are asked for, dead ones among them, whether cr0 is)
-    let powerpc: [(&[u32], u32, u32, bool); 6] = [
+    let powerpc: [(&[u32], u32, u32, bool); 11] = [
         // nop; blr
         (&[0x6000_0000, 0x4e80_0020], r(&[0, 9, 11, 12]), 0, false),
         // li r11,1; li r12,2; cmpwi cr0,r3,0; blr
@@ -174,6 +174,16 @@ fn registers_are_dead_that_every_path_writes_before_it_reads_them() {
         (&[0x7c08_02a6, 0x4800_0101, 0x3960_0001, 0x4e80_0020], r(&[0, 11]), r(&[0]), false),
         // vextublx r3,r11,v2; li r11,1; blr
         (&[0x106b_160d, 0x3960_0001, 0x4e80_0020], r(&[11]), 0, false),
+        // vextddvlx v1,v2,v3,r11; li r11,1; blr
+        (&[0x1022_1ade, 0x3960_0001, 0x4e80_0020], r(&[11]), 0, false),
+        // stqcx. r4,0,r3; li r5,0; li r6,0; blr
+        (&[0x7c80_196d, 0x38a0_0000, 0x38c0_0000, 0x4e80_0020], r(&[4, 5, 6]), r(&[6]), true),
+        // stswi r5,r3,16; li r8,0; blr
+        (&[0x7ca3_85aa, 0x3900_0000, 0x4e80_0020], r(&[8]), 0, false),
+        // mfspr r11,808; blr
+        (&[0x7d68_caa6, 0x4e80_0020], r(&[11]), 0, false),
+        // A probe may be there: nop; li r11,1; blr
+        (&[0x6000_0000, 0x3960_0001, 0x4e80_0020], r(&[11]), 0, false),
     ];
     let targets = BranchTargets::default();
     for (words, asked, dead, cr0_dead) in powerpc {

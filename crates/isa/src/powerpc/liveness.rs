@@ -1,6 +1,6 @@
 //! Which registers, and is it cr0, does an instruction read and write? See [`crate::liveness`].
 
-use super::decode::{Branch, Destination, Fields, Form};
+use super::decode::{Branch, Destination, Fields, Form, NOP};
 use super::faults::faults;
 use super::flow::Function;
 use super::registers::usage;
@@ -9,8 +9,8 @@ use crate::{Faults, Site};
 
 /// The flag of what is known that stands for cr0.
 const CR0: u32 = 1;
-/// The stack pointer, the table of contents and the thread pointer are never dead.
-const REGISTERS: u32 = !(1 << 1 | 1 << 2 | 1 << 13);
+/// The stack pointer, the table of contents, the thread pointer and what Go's handlers take for the goroutine are never dead.
+const REGISTERS: u32 = !(1 << 1 | 1 << 2 | 1 << 13 | 1 << 30);
 
 /// What may be overwritten before an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,8 @@ impl Steps for Reader<'_> {
             }
             Form::AddPcIs { register, .. } => (none, Known { registers: 1 << register, flags: 0 }),
             Form::Prefixed { .. } | Form::Trap { .. } | Form::System(_) => return None,
+            // Where a static probe is, whoever looks at it finds its arguments in registers.
+            Form::Plain if word == NOP => return None,
             Form::Plain | Form::LoadReserve | Form::StoreConditional => {
                 let (used, (reads, writes)) = (usage(word), cr0(word));
                 let flag = |is: bool| if is { CR0 } else { 0 };

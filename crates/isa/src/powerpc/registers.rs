@@ -74,6 +74,8 @@ fn vector(word: u32) -> Usage {
         48 | 49 | 51 => Usage { read: ra | rb | 1 << (word >> 6 & 31), written: rt },
         // vextublx and its like, vinsblx and its like
         13 | 15 => Usage { read: ra | rb, written: 0 },
+        // vextdubvlx and its like
+        24..=31 => Usage { read: 1 << (word >> 6 & 31), written: 0 },
         // mtvsrbm and its like
         2 if word & 0x7ff == 1602 => Usage { read: rb, written: 0 },
         _ => Usage::default(),
@@ -90,6 +92,8 @@ fn extended(word: u32) -> Usage {
         (54 | 86 | 246 | 278 | 982 | 1014, _) => uses(base | rb, 0),
         (598 | 854, _) => Usage::default(),
         // mfcr, mfspr, mftb; mtcrf, mtspr; moves to and from vector registers
+        // Some special registers are not there, and leave the general one alone.
+        (339, _) if matches!(word.spr(), 808..=811) => Usage::default(),
         (19 | 339 | 371, _) => uses(0, rt),
         (144 | 467, _) => uses(rt, 0),
         (179 | 211 | 243 | 403, _) => uses(ra, 0),
@@ -110,9 +114,10 @@ fn extended(word: u32) -> Usage {
         (_, 24 | 26 | 27 | 28) => uses(rt | rb, ra),
         // Load-reserve and store-conditional
         (_, 20) => uses(base | rb, rt),
-        (150 | 182 | 214 | 694 | 726, _) => uses(rt | base | rb, 0),
-        // lwat, ldat, stwat, stdat: of several neighbours
-        (582 | 614 | 710 | 742, _) => uses(u32::MAX, 0),
+        (182, _) => uses(rt | rt << 1 | base | rb, 0),
+        (150 | 214 | 694 | 726, _) => uses(rt | base | rb, 0),
+        // lwat, ldat, stwat, stdat, stswx, stswi: of several neighbours
+        (582 | 614 | 710 | 742 | 661 | 725, _) => uses(u32::MAX, 0),
         // Loads and stores of floating-point and vector registers
         (_, 6 | 7 | 12 | 23) => uses(base | rb, 0),
         _ => uses(rt | ra | rb, 0),

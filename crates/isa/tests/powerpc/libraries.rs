@@ -159,7 +159,7 @@ fn many_entries_have_registers_to_spare() {
             let code = library.code(function, size);
             let site = Site { address: function, function, code, padding: &[], targets: &targets };
             let Ok(displaced) = POWERPC64LE.verdict(&site).jump else { continue };
-            let live = liveness(&site, displaced.start, false);
+            let live = liveness(&site, displaced.start, true);
             assert_eq!(
                 live.dead & (1 << 1 | 1 << 2 | 1 << 13),
                 0,
@@ -177,6 +177,6 @@ fn many_entries_have_registers_to_spare() {
             "{name}: of {entries} entries, two registers are dead at {:.1} %, cr0 at {:.1} %; enough for a count at {:.1} %",
             shares[0], shares[1], shares[2]
         );
-        assert!(shares[2] >= 30.0, "{name}");
+        assert!(shares[2] >= 8.0, "{name}");
     }
 }
