@@ -1,4 +1,4 @@
-//! Which registers does an instruction read and write? See [`crate::liveness`]. The flags do not matter: detours leave them alone.
+//! Which registers does an instruction read and write? The scan is `crate::liveness`. The flags do not matter: detours leave them alone.
 
 use super::decode::{Form, LENGTH, field, form, word};
 use super::emulate::supported;

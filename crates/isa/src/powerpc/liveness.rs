@@ -1,4 +1,4 @@
-//! Which registers, and is it cr0, does an instruction read and write? See [`crate::liveness`].
+//! Which registers, and is it cr0, does an instruction read and write? The scan is `crate::liveness`.
 
 use super::decode::{Branch, Destination, Fields, Form, NOP};
 use super::faults::faults;

@@ -1,4 +1,4 @@
-//! Which registers and flags does an instruction read and write, and who reads none of them? See [`crate::liveness`].
+//! Which registers and flags does an instruction read and write, and who reads none of them? The scan is `crate::liveness`.
 
 use super::decode::decoder;
 use super::faults::may_fault;
