@@ -77,6 +77,7 @@ impl Thread for Blank {
 
 /// A thread for tests, on a stack that ends at a page that is not there.
 #[cfg(test)]
+#[derive(Clone)]
 pub(crate) struct Stopped {
     /// As many as any instruction set numbers.
     pub registers: [u64; 38],
@@ -85,6 +86,8 @@ pub(crate) struct Stopped {
     /// What it has written, in order, a word each.
     pub written: alloc::vec::Vec<(u64, u64)>,
     pub bottom: u64,
+    /// What stands at an address, where there is any memory to be read. What is written there may be less than a word.
+    pub memory: Option<fn(u64, u8) -> u64>,
 }
 
 #[cfg(test)]
@@ -113,12 +116,12 @@ impl Thread for Stopped {
         None
     }
 
-    fn read(&self, _: u64, _: u8) -> Option<u64> {
-        None
+    fn read(&self, address: u64, size: u8) -> Option<u64> {
+        self.memory.map(|memory| memory(address, size))
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
-        assert_eq!(size, 8);
+        assert!(size == 8 || self.memory.is_some(), "{size}");
         (address >= self.bottom).then(|| self.written.push((address, value)))
     }
 }

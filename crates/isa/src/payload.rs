@@ -265,6 +265,17 @@ impl Payload {
         self.entry.iter().map(EntryStep::needs).fold(Needs::default(), Needs::or)
     }
 
+    /// The counter that is all that is asked for.
+    pub(crate) fn only_counter(&self) -> Option<u32> {
+        let mut steps = self.entry.iter();
+        match (steps.next(), steps.next()) {
+            (Some(EntryStep::Count(counter)), None) if self.hooks.is_empty() && self.followed.is_none() => {
+                Some(counter)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether nothing is done that needs a thread. One that begins there needs no memory yet.
     pub(crate) fn needs_no_thread(&self) -> bool {
         let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate);

@@ -93,6 +93,11 @@ impl TrapSite {
         Some((leads_to?, counters))
     }
 
+    /// Address behind the copy of the instruction in the slot.
+    pub fn end_of_copy(&self) -> u64 {
+        self.slot_address + u64::from(self.slot.copy)
+    }
+
     /// Whether a thread whose instruction pointer is where the breakpoint would leave it has met the breakpoint.
     pub fn is_unmistakable(&self) -> bool {
         self.isa().is_unmistakable(self.instruction())

@@ -167,7 +167,7 @@ impl<'a, 'p> Server<'a, 'p> {
             step.held.iter().for_each(|held| self.tracer.send(tid, held));
             let site = &self.sites[step.site];
             let flags = site.saves_step() && step.flags & TRAP_FLAG == 0;
-            Unfinished { tid, end: site.slot_address + u64::from(site.slot.copy), flags }
+            Unfinished { tid, end: site.end_of_copy(), flags }
         };
         self.steps.drain().map(give_up).collect()
     }
@@ -191,8 +191,7 @@ impl<'a, 'p> Server<'a, 'p> {
     fn ends_step(&self, tid: Tid, address: u64) -> bool {
         self.steps.get(&tid).is_some_and(|step| {
             let site = &self.sites[step.site];
-            let end = site.slot_address + u64::from(site.slot.copy);
-            address == end && site.slot.ends_in_break(site.isa().facts())
+            address == site.end_of_copy() && site.slot.ends_in_break(site.isa().facts())
         })
     }
 

@@ -131,9 +131,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         t.code.bind(body);
         t.stands(0);
         t.code.emit(signature.map(a::hint));
-    } else if let Some(spare) = t.saved.counts_once().then(|| Spare::of(request)).flatten() {
+    } else if let Some((spare, counter)) = Spare::of(request) {
         let label = t.code.label();
-        t.count_in_spare(spare, payload.entry.iter().next(), label);
+        t.count_in_spare(spare, counter, label);
         missed = Some(label);
     } else if payload.needs().block {
         t.run_in_frame(&payload.entry)?;

@@ -46,7 +46,7 @@ mod tests {
         let mut registers = [0; 38];
         (registers[1], registers[2], registers[31]) = (0x1000, 7, 0x2000);
         registers[9] = 1;
-        Stopped { registers, flags: 0, ip: 0x40, written: vec![], bottom: 0 }
+        Stopped { registers, flags: 0, ip: 0x40, written: vec![], bottom: 0, memory: None }
     }
 
     #[test]

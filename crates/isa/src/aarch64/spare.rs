@@ -15,9 +15,9 @@ use super::count::add_atomically;
 use super::detour::Template;
 use super::emit::{Label, instruction as a};
 use super::liveness::dead_registers;
+use super::steps::NEAR;
 use crate::DetourRequest;
 use crate::detour::*;
-use crate::payload::EntryStep;
 
 /// Registers that hold nothing any more.
 #[derive(Clone, Copy)]
@@ -30,7 +30,8 @@ pub(super) struct Spare {
 
 impl Spare {
     /// Those of a request that asks for no more than one counter, if there are enough.
-    pub fn of(request: &DetourRequest<'_>) -> Option<Self> {
+    pub fn of(request: &DetourRequest<'_>) -> Option<(Self, u32)> {
+        let counter = request.payload.only_counter().filter(|counter| *counter < NEAR)?;
         let layout = request.layout;
         // Whether or not the program goes on behind faults: it may do so later.
         let dead = dead_registers(request.site, request.displaced.start, true);
@@ -40,22 +41,20 @@ impl Spare {
             Additions::Single => temporary,
             Additions::Loops => dead.next()?,
         };
-        Some(Self { block, temporary, status })
+        Some((Self { block, temporary, status }, counter))
     }
 }
 
 impl Template<'_> {
-    /// Counts, or goes off to `missed`. [`super::steps::Saved::counts_once`] holds.
-    pub(super) fn count_in_spare(&mut self, spare: Spare, step: Option<EntryStep>, missed: Label) {
+    /// Counts, or goes off to `missed`.
+    pub(super) fn count_in_spare(&mut self, spare: Spare, counter: u32, missed: Label) {
         let Spare { block, temporary, status } = spare;
         self.stands(0);
         self.comment("registers that nobody reads any more");
         self.entry_by_hash(block, [temporary; 2]);
         self.code.emit([a::ldr(block, block, THREAD_BLOCK)]);
         self.code.emit_to(a::cbz(block), missed);
-        if let Some(EntryStep::Count(counter)) = step {
-            self.code.add_constant(block, block, counter.into());
-            add_atomically(&mut self.code, block, None, [temporary, status]);
-        }
+        self.code.add_constant(block, block, counter.into());
+        add_atomically(&mut self.code, block, None, [temporary, status]);
     }
 }

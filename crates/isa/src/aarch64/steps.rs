@@ -41,7 +41,7 @@ impl Saved {
 }
 
 /// The largest counter that a detour reaches which has no register to spare.
-const NEAR: u32 = 1 << 24;
+pub(super) const NEAR: u32 = 1 << 24;
 
 /// What a payload takes.
 pub fn saved(payload: &Payload, additions: Additions) -> Saved {

@@ -1,54 +1,16 @@
 //! What is said to be read and written, against what emulation does: nothing else may matter, and nothing of what is written may stay.
 
 use super::{Known, Next, Step};
-use crate::{BranchTargets, EmulateError, Machine, Site, Thread, aarch64, powerpc};
+use crate::emulate::Stopped;
+use crate::{BranchTargets, EmulateError, Machine, Site, aarch64, powerpc};
 use alloc::vec::Vec;
 
 const ADDRESS: u64 = 0x40_0000;
 
-/// A thread whose memory holds something else at each address.
-#[derive(Clone, PartialEq, Debug)]
-struct Dreamer {
-    registers: [u64; 38],
-    flags: u64,
-    ip: u64,
-    written: Vec<(u64, u8, u64)>,
-}
-
-impl Thread for Dreamer {
-    fn register(&self, number: u8) -> u64 {
-        self.registers[usize::from(number)]
-    }
-
-    fn set_register(&mut self, number: u8, value: u64) {
-        self.registers[usize::from(number)] = value;
-    }
-
-    fn flags(&self) -> u64 {
-        self.flags
-    }
-
-    fn set_flags(&mut self, flags: u64) {
-        self.flags = flags;
-    }
-
-    fn set_ip(&mut self, address: u64) {
-        self.ip = address;
-    }
-
-    fn segment_base(&self, _: bool) -> Option<u64> {
-        None
-    }
-
-    fn read(&self, address: u64, size: u8) -> Option<u64> {
-        let value = address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        Some(if size < 8 { value & ((1 << (8 * size)) - 1) } else { value })
-    }
-
-    fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
-        self.written.push((address, size, value));
-        Some(())
-    }
+/// Memory that holds something else at each address.
+fn dream(address: u64, size: u8) -> u64 {
+    let value = address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    if size < 8 { value & ((1 << (8 * size)) - 1) } else { value }
 }
 
 struct Random(u64);
@@ -69,7 +31,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn emulate(&self, code: &[u8], thread: &mut Dreamer) -> Result<(), EmulateError> {
+    fn emulate(&self, code: &[u8], thread: &mut Stopped) -> Result<(), EmulateError> {
         self.machine.isa().emulate(code, ADDRESS, thread)
     }
 
@@ -79,11 +41,13 @@ impl Looks {
         let targets = BranchTargets::default();
         let site = Site { address: ADDRESS, function: ADDRESS, code: &code, padding: &[], targets: &targets };
         let Some(Step { reads, writes, next }) = (self.step)(&site, ADDRESS) else { return false };
-        let one = Dreamer {
+        let one = Stopped {
             registers: core::array::from_fn(|_| random.next()),
             flags: random.next() & 0xffff_ffff & !(3 << 10),
             ip: 0,
             written: Vec::new(),
+            bottom: 0,
+            memory: Some(dream),
         };
         let unread = |number: usize| {
             number < 32 && self.registers >> number & 1 != 0 && reads.registers >> number & 1 == 0

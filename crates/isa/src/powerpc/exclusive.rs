@@ -49,7 +49,7 @@ mod tests {
     fn stopped() -> Stopped {
         let mut registers = [0; 38];
         (registers[3], registers[4], registers[5]) = (0x1000, 0x20, 7);
-        Stopped { registers, flags: 0x9123_4567, ip: 0x40, written: vec![], bottom: 0 }
+        Stopped { registers, flags: 0x9123_4567, ip: 0x40, written: vec![], bottom: 0, memory: None }
     }
 
     #[test]

@@ -15,7 +15,6 @@ use super::detour::Template;
 use super::emit::*;
 use super::liveness::liveness;
 use crate::detour::*;
-use crate::payload::{EntryStep, Payload};
 
 /// Registers that hold nothing any more.
 #[derive(Clone, Copy)]
@@ -30,7 +29,7 @@ pub(super) struct Spare {
 impl Spare {
     /// Those of a request that asks for no more than one counter, if there are enough.
     pub fn of(request: &DetourRequest<'_>) -> Option<(Self, u32)> {
-        let counter = only_counter(&request.payload)?;
+        let counter = request.payload.only_counter()?;
         // Whether or not the program goes on behind faults: it may do so later.
         let live = liveness(request.site, request.displaced.start, true);
         // r0 last: it does where others do not.
@@ -38,17 +37,6 @@ impl Spare {
         let [base, value] = [dead.next()?, dead.next().filter(|register| *register != R0)?];
         let cr0 = if live.cr0_dead { None } else { Some(dead.next()?) };
         Some((Self { base, value, cr0 }, counter))
-    }
-}
-
-/// The counter that is all that a payload asks for.
-pub(super) fn only_counter(payload: &Payload) -> Option<u32> {
-    let mut steps = payload.entry.iter();
-    match (steps.next(), steps.next()) {
-        (Some(EntryStep::Count(counter)), None) => {
-            (payload.hooks.is_empty() && payload.followed.is_none()).then_some(counter)
-        }
-        _ => None,
     }
 }
 

@@ -4,7 +4,6 @@ use super::detour::{ARGUMENTS, Template};
 use super::emit::*;
 use super::fetch::is_general;
 use super::follow::{ENTERED, NOW};
-use super::spare::only_counter;
 use crate::Reason;
 use crate::detour::*;
 use crate::payload::*;
@@ -15,7 +14,7 @@ const SAVED: [Gpr; 6] = [R11, R12, R9, R10, R8, R0];
 
 /// Those of them that a payload takes.
 pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
-    if only_counter(payload).is_some() {
+    if payload.only_counter().is_some() {
         return &SAVED[..2];
     }
     let entry = payload.entry.iter().map(|step| match step {

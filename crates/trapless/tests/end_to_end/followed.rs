@@ -111,16 +111,14 @@ fn l1_running_processes_are_followed_from_now_on() {
     if !TELLS_SHARING_CHILDREN {
         assert!(ran.err.contains("2 children started by vfork"), "{ran:?}");
         // The one that ended was never seen, and the other one, which called 6 times ahead of its exec, only then.
-        let ended =
-            said.iter().find(|(pid, calls)| **calls == 5 && !counted.contains_key(*pid)).map(|(pid, _)| *pid);
-        said.remove(&ended.expect("a child of vfork"));
-        let own = i64::from(target.pid());
-        let execed = said
-            .iter()
-            .find(|(pid, calls)| **calls == 13 && counted.get(*pid) == Some(&7))
-            .map(|(pid, _)| *pid);
-        said.insert(execed.expect("a child of vfork that runs another program"), 7);
-        *said.entry(own).or_default() += 11;
+        let child = |calls: u64, hits: Option<u64>| {
+            let is_it = |pid: &i64| said[pid] == calls && counted.get(pid).copied() == hits;
+            said.keys().copied().find(is_it).expect("a child of vfork")
+        };
+        let (ended, execed) = (child(5, None), child(13, Some(7)));
+        said.remove(&ended);
+        said.insert(execed, 7);
+        *said.entry(target.pid().into()).or_default() += 11;
     }
     assert_eq!(counted, said, "{ran:?}");
     before.assert_restored(target.pid());

@@ -88,7 +88,7 @@ fn where_an_instruction_leads_that_changes_nothing_else() {
 fn stopped(bottom: u64) -> Stopped {
     let mut registers = core::array::from_fn(|number| 100 + number as u64);
     registers[31] = STACK;
-    Stopped { registers, flags: 0, ip: SITE, written: vec![], bottom }
+    Stopped { registers, flags: 0, ip: SITE, written: vec![], bottom, memory: None }
 }
 
 #[test]

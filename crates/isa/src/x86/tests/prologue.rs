@@ -91,11 +91,12 @@ fn where_an_instruction_leads_that_changes_nothing_else() {
 fn all_of_them_are_emulated_or_the_fault_is_told() {
     let code = hex("4157 4156 55");
     let registers = core::array::from_fn(|n| 0x1000 * n as u64);
-    let mut thread = Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0 };
+    let mut thread = Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0, memory: None };
     assert_eq!(emulate_all(64, &code, SITE, &mut thread), Ok(()));
     assert_eq!(thread.ip, SITE + 5);
     assert_eq!(thread.registers[4], 0x4000 - 24);
     assert_eq!(thread.written, [(0x3ff8, 0xf000), (0x3ff0, 0xe000), (0x3fe8, 0x5000)]);
-    let mut thread = Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0x3ff0 };
+    let mut thread =
+        Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0x3ff0, memory: None };
     assert_eq!(emulate_all(64, &code, SITE, &mut thread), Err(EmulateError::Fault));
 }

@@ -1,10 +1,10 @@
 //! The code of a process, to be compared with what it was and with its files.
 
+use super::eventually;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 /// Reads a process's memory.
 pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
@@ -17,24 +17,12 @@ pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
 #[track_caller]
 pub fn wait_until_written(pid: i32, path: &str) {
     let file = std::fs::read(path).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(300);
-    let is_written = |line: &str| {
-        let mut fields = line.split(' ');
-        let (start, end) = fields.next().unwrap().split_once('-').unwrap();
-        let offset = fields.nth(1).unwrap();
-        let [start, end, offset] = [start, end, offset].map(|text| u64::from_str_radix(text, 16).unwrap());
-        let kept = file.get(offset as usize..).unwrap_or_default();
-        let kept = &kept[..kept.len().min((end - start) as usize)];
-        read(pid, start, kept.len()).is_ok_and(|code| code != kept)
+    let is_written = |(line, code): &(String, Vec<u8>)| {
+        let offset = usize::from_str_radix(line.split(' ').nth(2).unwrap(), 16).unwrap();
+        // Behind the end of the file the page goes on.
+        line.ends_with(path) && code.iter().zip(&file[offset..]).any(|(now, kept)| now != kept)
     };
-    loop {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        if maps.lines().any(|line| line.contains("r-xp") && line.ends_with(path) && is_written(line)) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{path} is as it was:\n{maps}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("code that is written", || Text::of(pid).mappings.values().any(is_written));
 }
 
 /// The words of a process's writable memory that lie in `range`, a line each: what may have kept memory there.
