@@ -247,7 +247,7 @@ impl<'m> Drawing<'_, 'm> {
             let arena = arena(site).ok().filter(|_| !site.traps())?;
             let machine = self.plan.modules[site.request.module].machine;
             let begins = site.displaced.start.max(site.request.address);
-            let spare = Spare::at(machine, &site.site(&self.plan.modules), begins, site.stack, self.layout);
+            let spare = Spare::at(machine, &site.site(&self.plan.modules), begins, site.stack);
             self.with_request(site, at(arena), &arena.runtime, |request| Sketch::of(request, spare))
         });
 

@@ -3,7 +3,6 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
-use crate::admit::handles_faults;
 use crate::{
     EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare, Stretch,
     arenas::{self, Drawn, Piece, ScriptPlace},
@@ -108,7 +107,6 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         layout.additions = space.additions;
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.facts.stops,
-            faults: handles_faults(&plan.facts),
             hops: plan.hops(),
             key: key(),
             ..signals

@@ -4,7 +4,7 @@
 //! from two of a kind a [`Template`] is learned; and then the length of each is known, and each can be written at its own place
 //! without the others.
 
-use crate::{Detour, DetourRequest, Layout, Machine, Payload, Site, Stack, x86};
+use crate::{Detour, DetourRequest, Machine, Payload, Site, Stack, x86};
 use alloc::collections::BTreeMap;
 
 /// What a detour of a site may use without saving it. Finding that out takes longer than anything else about a detour, and depends on
@@ -13,9 +13,9 @@ use alloc::collections::BTreeMap;
 pub struct Spare(Option<x86::Liveness>);
 
 impl Spare {
-    /// What is to spare where the displaced code of `site` begins, at `address`, in a process whose probe memory is laid out like that.
-    pub fn at(machine: Machine, site: &Site<'_>, address: u64, stack: Stack, layout: &Layout) -> Self {
-        let spare = || x86::spare(64, site, address, stack, layout.handles_faults());
+    /// What is to spare where the displaced code of `site` begins, at `address`.
+    pub fn at(machine: Machine, site: &Site<'_>, address: u64, stack: Stack) -> Self {
+        let spare = || x86::spare(64, site, address, stack);
         Spare((machine == Machine::X86_64).then(spare))
     }
 }

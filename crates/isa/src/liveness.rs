@@ -5,6 +5,9 @@
 //! path ends in something that may read anything (a call, a return, an indirect jump, the kernel, the end of the
 //! bytes or of patience) whatever was not yet written is live, but for what the instruction set knows to be unread there. So nothing is assumed of
 //! calling conventions: local callers compiled with `-fipa-ra`, hand-written assembly and its flags across calls are as safe as any.
+//!
+//! Nor is anything assumed of handlers: one for faults, which a program may install at any time, may go on behind an instruction that has
+//! written nothing. So what may fault reads and never writes.
 
 use crate::Site;
 use alloc::vec::Vec;
@@ -36,11 +39,13 @@ impl Known {
     }
 }
 
-/// What an instruction reads, and what it then writes in full and whatever happens.
+/// What an instruction reads, and what it then writes in full.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub reads: Known,
     pub writes: Known,
+    /// Whether it may fault, and somebody may go on behind it.
+    pub may_fault: bool,
     pub next: Next,
 }
 
@@ -117,7 +122,9 @@ impl<S: Steps> Scan<S> {
             let Some(step) = self.step(address) else { return self.reads_all_but(written) };
             self.live = self.live.and(step.reads.without(written));
             // A register that is read and written is no dead one, but the value that is left in it is new.
-            written = written.and(step.writes.within(self.all));
+            if !step.may_fault {
+                written = written.and(step.writes.within(self.all));
+            }
             address = match step.next {
                 Next::At(next) => next,
                 Next::Either(next, target) => {

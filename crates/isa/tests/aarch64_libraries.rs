@@ -187,7 +187,7 @@ fn function_entries_can_have_a_detour() {
             let ladder = isa.verdict(&site);
             all += 1;
             if let Ok(displaced) = &ladder.jump {
-                let dead = dead_registers(&site, displaced.start, true).count_ones();
+                let dead = dead_registers(&site, displaced.start).count_ones();
                 two += u32::from(dead >= 2);
                 three += u32::from(dead >= 3);
             }

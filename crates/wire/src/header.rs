@@ -240,7 +240,6 @@ impl Header {
             table: self.signal_table(),
             arena: self.signals,
             stops: 0,
-            faults: false,
             hops: (0, 0),
             key: 0,
         })

@@ -32,7 +32,7 @@ use crate::Function;
 use std::collections::BTreeMap;
 
 pub use exits::exits;
-pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
+pub(crate) use faults::{MAY_FAULT, seen_by_handlers};
 pub use go::{entry_of, stack_of};
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};

@@ -12,21 +12,19 @@ use crate::{Faults, Site};
 const REGISTERS: u32 = 0x0fff_ffff & !(1 << 18);
 
 /// The registers, a bit for each, whose value nobody reads before the instruction at `address`, which lies in the site's function.
-/// `handles_faults`: the program may go on behind an instruction that has faulted, and has not written what it writes.
-pub fn dead_registers(site: &Site<'_>, address: u64, handles_faults: bool) -> u32 {
+pub fn dead_registers(site: &Site<'_>, address: u64) -> u32 {
     let all = Known { registers: REGISTERS, flags: 0 };
-    dead(all, site, address, Reader { site, handles_faults }).registers
+    dead(all, site, address, Reader { site }).registers
 }
 
 /// What the instruction at an address of the site's function does.
 #[cfg(test)]
 pub(crate) fn step(site: &Site<'_>, address: u64) -> Option<Step> {
-    Reader { site, handles_faults: false }.step(address)
+    Reader { site }.step(address)
 }
 
 struct Reader<'a> {
     site: &'a Site<'a>,
-    handles_faults: bool,
 }
 
 impl Steps for Reader<'_> {
@@ -46,9 +44,9 @@ impl Steps for Reader<'_> {
             _ => Next::At(next),
         };
         let (used, is_sure) = (operands(word)?, writes_surely(word)?);
-        let is_done = is_sure && (!self.handles_faults || faults(code) == Faults::NONE);
         let known = |registers| Known { registers, flags: 0 };
-        Some(Step { reads: known(used.reads), writes: known(if is_done { used.writes } else { 0 }), next })
+        let writes = known(if is_sure { used.writes } else { 0 });
+        Some(Step { reads: known(used.reads), writes, may_fault: faults(code) != Faults::NONE, next })
     }
 }
 

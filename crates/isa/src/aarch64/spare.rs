@@ -33,8 +33,7 @@ impl Spare {
     pub fn of(request: &DetourRequest<'_>) -> Option<(Self, u32)> {
         let counter = request.payload.only_counter().filter(|counter| *counter < NEAR)?;
         let layout = request.layout;
-        // Whether or not the program goes on behind faults: it may do so later.
-        let dead = dead_registers(request.site, request.displaced.start, true);
+        let dead = dead_registers(request.site, request.displaced.start);
         let mut dead = (0..32).filter(|number| dead >> number & 1 != 0);
         let [block, temporary] = [dead.next()?, dead.next()?];
         let status = match layout.additions {

@@ -390,11 +390,6 @@ impl Layout {
         if self.stacks == 0 { BodyStacks::Programs } else { BodyStacks::Own }
     }
 
-    /// Whether the process handles faults ([`Signals::faults`]).
-    pub(crate) fn handles_faults(&self) -> bool {
-        self.signals.is_some_and(|signals| signals.faults)
-    }
-
     /// Index into the thread table where the search for `thread_pointer` starts. In 32-bit programs the product has 32 bits, and its
     /// upper ones are taken.
     pub fn thread_index(&self, thread_pointer: u64, word: u32) -> u64 {

@@ -93,9 +93,6 @@ pub struct Signals {
     /// A signal by which a run-time system stops its threads at places that it knows, and makes them go on elsewhere: its handler
     /// is to find none in a detour. 0: there is none.
     pub stops: u32,
-    /// Whether the process handles faults. Then a register is not dead because an instruction overwrites it that may fault: its handler may go on
-    /// behind that.
-    pub faults: bool,
     /// Where code lies whose jumps into an arena nobody is to be seen at: its address and its size, which is 0 where there is none.
     pub hops: (u64, u64),
     /// What notes are combined with: a number of the session's own, so that nobody takes another's note for one of his, and no address of ours

@@ -21,12 +21,10 @@ pub struct Liveness {
     pub cr0_dead: bool,
 }
 
-/// What is dead before the instruction at `address`, which lies in the site's function. `handles_faults`: the program may go on behind an
-/// instruction that has faulted, and has not written what it writes.
-pub fn liveness(site: &Site<'_>, address: u64, handles_faults: bool) -> Liveness {
+/// What is dead before the instruction at `address`, which lies in the site's function.
+pub fn liveness(site: &Site<'_>, address: u64) -> Liveness {
     let function = Function { code: site.code, address: site.function };
-    let known =
-        dead(Known { registers: REGISTERS, flags: CR0 }, site, address, Reader { function, handles_faults });
+    let known = dead(Known { registers: REGISTERS, flags: CR0 }, site, address, Reader { function });
     Liveness { dead: known.registers, cr0_dead: known.flags != 0 }
 }
 
@@ -34,12 +32,11 @@ pub fn liveness(site: &Site<'_>, address: u64, handles_faults: bool) -> Liveness
 #[cfg(test)]
 pub(crate) fn step(site: &Site<'_>, address: u64) -> Option<Step> {
     let function = Function { code: site.code, address: site.function };
-    Reader { function, handles_faults: false }.step(address)
+    Reader { function }.step(address)
 }
 
 struct Reader<'a> {
     function: Function<'a>,
-    handles_faults: bool,
 }
 
 impl Steps for Reader<'_> {
@@ -57,6 +54,7 @@ impl Steps for Reader<'_> {
                 return Some(Step {
                     reads: Known { registers: 0, flags: condition(branch) },
                     writes: none,
+                    may_fault: false,
                     next,
                 });
             }
@@ -72,9 +70,8 @@ impl Steps for Reader<'_> {
             }
         };
         let code = self.function.code.get(4 * index..4 * index + 4)?;
-        let is_done = !self.handles_faults || faults(code, address) == Faults::NONE;
-        let writes = if is_done { writes } else { none };
-        Some(Step { reads, writes, next: Next::At(address.wrapping_add(4)) })
+        let may_fault = faults(code, address) != Faults::NONE;
+        Some(Step { reads, writes, may_fault, next: Next::At(address.wrapping_add(4)) })
     }
 }
 

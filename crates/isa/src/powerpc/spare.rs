@@ -30,8 +30,7 @@ impl Spare {
     /// Those of a request that asks for no more than one counter, if there are enough.
     pub fn of(request: &DetourRequest<'_>) -> Option<(Self, u32)> {
         let counter = request.payload.only_counter()?;
-        // Whether or not the program goes on behind faults: it may do so later.
-        let live = liveness(request.site, request.displaced.start, true);
+        let live = liveness(request.site, request.displaced.start);
         // r0 last: it does where others do not.
         let mut dead = (1..32).chain([0]).filter(|number| live.dead >> number & 1 != 0).map(Gpr);
         let [base, value] = [dead.next()?, dead.next().filter(|register| *register != R0)?];

@@ -80,20 +80,20 @@ pub(super) type Asm = Result<(), IcedError>;
 /// Registers that carry integer arguments, in order.
 pub(super) const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
-/// How a detour that counts does without a stack, whatever faults the program handles.
+/// How a detour that counts does without a stack.
 pub(super) fn counts_without_stack(
     site: &Site<'_>,
     displaced: &Displaced,
     stack: Stack,
 ) -> Option<Stackless> {
     let payload = Payload { entry: Steps::of([EntryStep::Count(0)]), ..Payload::default() };
-    stackless(&payload, stack, site.code, spare(64, site, displaced.start.max(site.address), stack, true))
+    stackless(&payload, stack, site.code, spare(64, site, displaced.start.max(site.address), stack))
 }
 
 /// What the detour of `request` may overwrite.
 fn to_spare(bits: u32, request: &DetourRequest<'_>) -> Liveness {
-    let DetourRequest { site, displaced, stack, layout, .. } = request;
-    spare(bits, site, displaced.start.max(site.address), *stack, layout.handles_faults())
+    let DetourRequest { site, displaced, stack, .. } = request;
+    spare(bits, site, displaced.start.max(site.address), *stack)
 }
 
 /// The registers of the operands that steps and bodies are given.

@@ -56,38 +56,43 @@ const UNREAD_BEHIND_GO: Known = Known { registers: goroutine::FREE_AT_ENTRY.0 as
 pub(crate) fn flags_are_unread(bits: u32, site: &Site<'_>, by_go: bool) -> bool {
     let live = match by_go {
         true => scan_in_go(bits, site, site.address),
-        false => liveness(bits, site, site.address, true),
+        false => liveness(bits, site, site.address),
     };
     live.flags_dead
 }
 
 /// What is dead in a function that Go's compiler has made. A fault is a panic there: nothing goes on behind it.
 fn scan_in_go(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
-    scan(bits, site, address, false, UNREAD_BEHIND_GO)
+    scan(bits, site, address, Language::Go)
 }
 
 /// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of Go's functions.
-pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
+pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack) -> Liveness {
     match stack {
         Stack::NoneInGo | Stack::AskedInGo => {
             let live = scan_in_go(bits, site, address);
             if address == site.function { goroutine::at_entry(live) } else { live }
         }
-        Stack::None | Stack::Enough => liveness(bits, site, address, faults),
+        Stack::None | Stack::Enough => liveness(bits, site, address),
     }
 }
 
-/// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64. `faults`: the program handles
-/// faults, and may go on behind an instruction that has not written what it writes.
-pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liveness {
-    scan(bits, site, address, faults, Known::default())
+/// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64.
+pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
+    scan(bits, site, address, Language::Any)
 }
 
-fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread_behind: Known) -> Liveness {
+/// What is known of who has made a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Any,
+    Go,
+}
+
+fn scan(bits: u32, site: &Site<'_>, address: u64, language: Language) -> Liveness {
     let registers = if bits == 64 { 0xffff } else { 0x00ff } & !RSP;
     let decoder = decoder(bits, site.code, site.function);
-    let reader =
-        Reader { site, bits, faults, unread_behind, decoder, factory: InstructionInfoFactory::new() };
+    let reader = Reader { site, bits, language, decoder, factory: InstructionInfoFactory::new() };
     let dead = dead(Known { registers, flags: ARITHMETIC }, site, address, reader);
     Liveness { dead: RegisterSet(dead.registers as u16), flags_dead: dead.flags == ARITHMETIC }
 }
@@ -95,9 +100,7 @@ fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread_behind: K
 struct Reader<'a> {
     site: &'a Site<'a>,
     bits: u32,
-    faults: bool,
-    /// What nobody reads by convention whom the function returns to.
-    unread_behind: Known,
+    language: Language,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
 }
@@ -113,19 +116,23 @@ impl Steps for Reader<'_> {
             FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {
                 // The kernel keeps the flags; that it leaves them in r11, too, is nothing that anybody reads.
                 let reads = Known { registers: u32::MAX, flags: 0 };
-                return Some(Step { reads, writes: Known::default(), next: Next::At(next) });
+                let writes = Known::default();
+                return Some(Step { reads, writes, may_fault: false, next: Next::At(next) });
             }
             flow => {
                 let unread = self.unread_behind(flow, &instruction);
                 return Some(Step {
                     reads: Known::default(),
                     writes: Known::default(),
+                    may_fault: false,
                     next: Next::Elsewhere { unread },
                 });
             }
         };
         let (reads, writes) = self.accesses(&instruction);
-        Some(Step { reads, writes, next })
+        let may_fault =
+            self.language != Language::Go && may_fault(self.bits, &instruction, &mut self.factory);
+        Some(Step { reads, writes, may_fault, next })
     }
 
     fn unread_at(&self, address: u64) -> Known {
@@ -152,24 +159,31 @@ impl Reader<'_> {
             FlowControl::Call => self.unread_at(instruction.near_branch_target()),
             FlowControl::IndirectCall if self.site.targets.pointers_keep_no_flags() => no_flags,
             FlowControl::Return if self.site.targets.returns_no_flags(self.site.function) => {
-                self.unread_behind.and(no_flags)
+                self.unread_by_callers().and(no_flags)
             }
-            FlowControl::Return => self.unread_behind,
+            FlowControl::Return => self.unread_by_callers(),
             // Who traps here wants to end, or is in a debugger: `runtime.abort`.
             FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => no_flags,
             _ => Known::default(),
         }
     }
 
+    /// What nobody reads by convention whom the function returns to.
+    fn unread_by_callers(&self) -> Known {
+        match self.language {
+            Language::Go => UNREAD_BEHIND_GO,
+            Language::Any => Known::default(),
+        }
+    }
+
     fn accesses(&mut self, instruction: &Instruction) -> (Known, Known) {
-        let may_fault = self.faults && may_fault(self.bits, instruction, &mut self.factory);
         let mut reads = Known { registers: 0, flags: instruction.rflags_read() & ARITHMETIC };
         let mut writes = Known::default();
-        if !may_leave_flags(instruction) && !may_fault {
+        if !may_leave_flags(instruction) {
             writes.flags = instruction.rflags_modified() & ARITHMETIC;
         }
         // With a source of 0 these leave the destination as it was.
-        let may_leave = may_fault || matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
+        let may_leave = matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
         for used in self.factory.info(instruction).used_registers() {
             let (number, is_whole) = register(used.register());
             if matches!(

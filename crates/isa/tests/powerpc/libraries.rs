@@ -159,7 +159,7 @@ fn many_entries_have_registers_to_spare() {
             let code = library.code(function, size);
             let site = Site { address: function, function, code, padding: &[], targets: &targets };
             let Ok(displaced) = POWERPC64LE.verdict(&site).jump else { continue };
-            let live = liveness(&site, displaced.start, true);
+            let live = liveness(&site, displaced.start);
             assert_eq!(
                 live.dead & (1 << 1 | 1 << 2 | 1 << 13),
                 0,

@@ -103,7 +103,7 @@ proptest! {
             Site { address: function.wrapping_add(offset) & cut, function, code: &code, padding: &padding, targets: &targets };
         let _ = isa.return_verdict(&site);
         let _ = isa.disassemble(&code, function);
-        let _ = liveness(bits, &site, site.address, destination % 2 == 0);
+        let _ = liveness(bits, &site, site.address);
         let _ = isa.may_fault(&code, function);
         let ladder = isa.verdict(&site);
         let mut thread = Thread { registers: [destination; 16], flags: destination, ip: None, holes: true };

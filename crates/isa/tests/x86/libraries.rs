@@ -122,7 +122,7 @@ fn most_entries_have_registers_and_flags_to_spare() {
         let (mut all, mut registers, mut flags, mut both) = (0, 0, 0, 0);
         library.each(|_, site| {
             let Ok(displaced) = library.machine.isa().verdict(site).jump else { return };
-            let liveness = liveness(bits(library.machine), site, displaced.start, false);
+            let liveness = liveness(bits(library.machine), site, displaced.start);
             assert!(!liveness.dead.contains(4), "rsp is never dead");
             all += 1;
             registers += usize::from(liveness.dead.len() >= 2);

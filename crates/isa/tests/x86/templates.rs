@@ -74,7 +74,7 @@ struct Found<'f> {
 impl Found<'_> {
     fn spare(&self, stack: Stack) -> Spare {
         let begins = self.displaced.start.max(self.site.address);
-        Spare::at(Machine::X86_64, &self.site, begins, stack, &layout(true))
+        Spare::at(Machine::X86_64, &self.site, begins, stack)
     }
 }
 

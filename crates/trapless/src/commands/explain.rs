@@ -136,7 +136,6 @@ fn example_layout(machine: Machine, near: u64) -> Layout {
             table: 0x2200_0000_0000,
             arena: 0x2200_0000_1000,
             stops: 0,
-            faults: false,
             hops: (0, 0),
             key: 1,
         }),
