@@ -14,9 +14,7 @@ TESTS = [
     # Calls of Go are followed there, and handlers of its signals shown the program.
     ("*", "goroutines", "*", X86),
     ("*", "go_handlers", "*", X86),
-    # Most of its programs are in assembly.
-    ("*", "usdt", "*", ASSEMBLY),
-    ("*", "kernel_semaphores", "*", ASSEMBLY),
+    # Its programs are in assembly.
     ("*", "go_assembly", "*", ASSEMBLY),
     ("powerpc64le*", "*script*", "*", SCRIPTS),
     ("powerpc64le*", "bench", "*script*", SCRIPTS),

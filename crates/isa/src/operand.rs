@@ -3,7 +3,7 @@
 //! | machine | register | memory | constant |
 //! |---|---|---|---|
 //! | x86 | `%eax`, `%ah` | `-16(%rbp)`, `(%rax,%rbx,8)`, `count+4(%rip)` | `$-5` |
-//! | arm64 | `x0`, `w1`, `sp` | `[sp, 12]`, `[x1, x2, lsl 3]` | `5` |
+//! | arm64 | `x0`, `w1`, `sp` | `[sp, 12]`, `[x1, x2, lsl 3]`, `[x1, :lo12:count+4]` | `5` |
 //! | powerpc | `%r3`, `31` | `8(1)`, `8(%r1)` | `i5` |
 //!
 //! A value is read in the program's own thread, at the very place where the compiler has promised that the operand can be read. What
@@ -255,6 +255,14 @@ impl Parser<'_> {
             let offset = i32::try_from(offset).map_err(|_| NotRead::Malformed)?;
             return match third {
                 None => Ok(self.memory_at(base, None, offset)),
+                Some(_) => Err(NotRead::Malformed),
+            };
+        }
+        if let Some(name) = second.strip_prefix('#').unwrap_or(second).strip_prefix(":lo12:") {
+            // Modules move by whole pages of no less than 4 KiB, and the register holds the page.
+            let offset = self.symbolic(name)? & 0xfff;
+            return match third {
+                None => Ok(self.memory_at(base, None, offset as i32)),
                 Some(_) => Err(NotRead::Malformed),
             };
         }

@@ -177,14 +177,16 @@ pub fn extended(word: u64, width: u8) -> u64 {
 
 /// The number of a vector register in whose low bytes floats are.
 fn vector(machine: Machine, text: &str) -> Option<u8> {
-    let (prefix, count) = match machine {
-        Machine::X86_64 => ("%xmm", 16),
-        Machine::I386 => ("%xmm", 8),
-        // Their detours call no bodies.
-        Machine::AArch64 | Machine::PowerPc64Le => return None,
+    let (digits, count) = match machine {
+        Machine::X86_64 => (text.strip_prefix("%xmm"), 16),
+        Machine::I386 => (text.strip_prefix("%xmm"), 8),
+        // gcc and clang write `v3`; `d3` and `s3` are what is asked for by `%d` and `%s`.
+        Machine::AArch64 => (text.strip_prefix(['v', 'd', 's', 'q']), 32),
+        // Its detours call no bodies.
+        Machine::PowerPc64Le => return None,
     };
-    let digits = text.strip_prefix(prefix)?;
-    let is_plain = matches!(digits.as_bytes(), [b'0'..=b'9'] | [b'1', b'0'..=b'9']);
+    let digits = digits?;
+    let is_plain = matches!(digits.as_bytes(), [b'0'..=b'9'] | [b'1'..=b'3', b'0'..=b'9']);
     digits.parse().ok().filter(|number| is_plain && *number < count)
 }
 
@@ -263,6 +265,20 @@ mod tests {
                 assert_eq!(found.form(), form, "{size}@{text}");
             }
         }
+    }
+
+    #[test]
+    fn vector_registers_of_arm64_have_several_names() {
+        let parse = |text| {
+            let noted = Noted { size: 8, is_signed: false, is_float: true };
+            Passed::parse(Machine::AArch64, text, noted, Number::Float, &|_| None)
+        };
+        for (text, number) in [("v0", 0), ("d9", 9), ("s31", 31), ("q16", 16)] {
+            assert_eq!(parse(text), Ok(Passed::Vector(number, 8 | FLOAT)), "{text}");
+        }
+        assert_eq!(parse("v32"), Err(NotRead::Register));
+        assert_eq!(parse("sp"), Ok(register(31, 0, 8 | FLOAT)));
+        assert_eq!(parse("x3"), Ok(register(3, 0, 8 | FLOAT)));
     }
 
     #[test]

@@ -7,7 +7,11 @@ mod machine;
 
 use machine::{Machine, layout, state::Memory, state::Registers};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Machine as Isas, Operand, Reason, Site, detour, payload::*,
+    BranchTargets, DetourRequest, Machine as Isas, Operand, Reason, Site,
+    body::{Extra, Run, Runs, Takes},
+    detour,
+    passed::{FLOAT, MOST_PASSED, Passed, SIGNED, SIZE, extended},
+    payload::*,
 };
 
 const FUNCTION: u64 = 0x40_0000;
@@ -21,6 +25,17 @@ const RING: u32 = 0x1_0000;
 
 /// A machine about to call a function whose detour records `operands`; or why there is none.
 fn machine(operands: &[Operand], followed: bool) -> Result<Machine, Reason> {
+    let steps = Steps::of([ReturnStep::Count(HITS + 8)]);
+    let payload = Payload {
+        hooks: Steps::default(),
+        entry: Steps::of([EntryStep::Count(HITS), EntryStep::Fetch { id: 8 }]),
+        followed: followed.then_some(Followed { lost: HITS + 16, steps, way: Way::Paired }),
+    };
+    detoured(payload, Runs::default(), operands)
+}
+
+/// A machine about to call a function whose detour does that.
+fn detoured(payload: Payload, runs: Runs<'_>, operands: &[Operand]) -> Result<Machine, Reason> {
     let isa = Isas::AArch64.isa();
     let layout = layout();
     let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -29,18 +44,13 @@ fn machine(operands: &[Operand], followed: bool) -> Result<Machine, Reason> {
     let site = Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
     let displaced = isa.verdict(&site).jump.unwrap();
     let address = ARENA + runtime.code.len() as u64;
-    let steps = Steps::of([ReturnStep::Count(HITS + 8)]);
     let detour = isa.detour(&DetourRequest {
-        runs: trapless_isa::body::Runs::default(),
+        runs,
         address,
         displaced,
         original: &code[..4],
         site: &site,
-        payload: Payload {
-            hooks: Steps::default(),
-            entry: Steps::of([EntryStep::Count(HITS), EntryStep::Fetch { id: 8 }]),
-            followed: followed.then_some(Followed { lost: HITS + 16, steps, way: Way::Paired }),
-        },
+        payload,
         stack: detour::Stack::Enough,
         layout: &layout,
         runtime: &runtime,
@@ -155,6 +165,90 @@ fn operands_are_recorded_as_they_were_at_the_entry() {
             for (n, (operand, value)) in (0..).zip(operands.iter().zip(expected)).take(detour::MOST_FETCHED) {
                 assert_eq!(field(detour::RECORD_VALUES + 8 * n), value, "{operand:x?}");
             }
+        }
+    }
+}
+
+/// Where the body below is, and where it puts what it is given.
+const BODY: u64 = 0x110_0000;
+const TOLD: u64 = 0x33_5000_0000;
+
+/// Stores the words that its only extra points to.
+fn body(words: u32) -> Vec<u8> {
+    let mut code = vec![
+        0xf940_03f0,                                     // ldr x16, [sp]
+        0xf81f_0fe9,                                     // str x9, [sp, #-16]!
+        0xd2a0_0011 | (TOLD >> 16 & 0xffff) as u32 * 32, // movz x17, #…, lsl 16
+        0xf2c0_0011 | (TOLD >> 32 & 0xffff) as u32 * 32, // movk x17, #…, lsl 32
+    ];
+    for word in 0..words {
+        // ldr x9, [x16, #8 * word]; str x9, [x17, #8 * word]
+        code.extend([0xf940_0209 | word << 10, 0xf900_0229 | word << 10]);
+    }
+    code.extend([0xf841_07e9, 0xd65f_03c0]); // ldr x9, [sp], #16; ret
+    code.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+/// Two bodies, the first of which asks for the same, told twice.
+#[test]
+fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
+    let mut random = Random(7);
+    for _ in 0..400 {
+        let mut x: [u64; 31] = core::array::from_fn(|_| random.next());
+        let mut taken = 0;
+        let count = 1 + random.below(MOST_PASSED as u64);
+        let (passed, operands): (Vec<Passed>, Vec<Option<Operand>>) = (0..count)
+            .map(|_| {
+                match random.below(12) {
+                    0 => return (Passed::Known(random.next()), None),
+                    1 => return (Passed::Vector(random.below(32) as u8, random.pick(&[4, 8]) | FLOAT), None),
+                    _ => {}
+                }
+                let operand = operand(&mut random, &mut x, &mut taken);
+                let width = random.pick(&[1, 2, 4, 8]) | random.pick(&[0, SIGNED]);
+                let passed = match operand {
+                    Operand::Register(register) => {
+                        let width = random.pick(&[width, 4 | FLOAT, 8 | FLOAT]);
+                        Passed::Register { register, shift: 0, width }
+                    }
+                    Operand::Memory { size, .. } | Operand::At { size, .. } => {
+                        Passed::Memory(operand, width & !SIZE | size)
+                    }
+                };
+                (passed, Some(operand))
+            })
+            .unzip();
+        let takes = Takes::of(&[Extra::Operands]);
+        let run = |body| Run { body, takes, frame: 64, vectors: false, site: HITS, operands: &passed };
+        let runs = [run(BODY), run(BODY)];
+        let entry = Steps::of([EntryStep::Count(HITS), EntryStep::Run(takes)]);
+        let payload = Payload { entry, ..Payload::default() };
+        let mut machine = detoured(payload, Runs { entry: &runs, at_return: &[] }, &[]).unwrap();
+        machine.load(BODY, &body(2 * passed.len() as u32));
+        machine.load(TOLD, &[0; 16 * MOST_PASSED]);
+        for (at, size) in [(DATA, DATA_SIZE), (STACK, 0x1000)] {
+            machine.load(at, &vec![0; size as usize]);
+        }
+        let start = Registers { x, sp: STACK, pc: FUNCTION, pstate: 0x6000_0000 };
+        machine.registers = start;
+        machine.vectors = core::array::from_fn(|_| random.next());
+        machine.run_to(x[30]);
+        assert_eq!(machine.registers, Registers { pc: x[30], ..start }, "{passed:x?}");
+        let register = |n: u8| x.get(usize::from(n)).copied().unwrap_or(STACK);
+        for (n, (passed, operand)) in (0..).zip(passed.iter().zip(&operands)) {
+            let value = match (*passed, *operand) {
+                (Passed::Known(value), _) => value,
+                (Passed::Vector(number, _), _) => machine.vectors[usize::from(number)],
+                (Passed::Register { register: n, width, .. }, _) => extended(register(n), width),
+                (_, Some(Operand::At { address, .. })) => address,
+                (_, Some(Operand::Memory { base, index, offset, .. })) => {
+                    let index = index.map_or(0, |(index, scale)| register(index) << scale);
+                    register(base).wrapping_add(index).wrapping_add_signed(offset.into())
+                }
+                other => panic!("{other:?}"),
+            };
+            let word = |at: u64| machine.memory.get(TOLD + at);
+            assert_eq!([word(16 * n), word(16 * n + 8)], [value, passed.form().into()], "{passed:x?}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //!     sp moves; the registers as they were, what the detour itself has to keep, floats
 //!     x21 = the thread's block
 //!     for each body:
-//!         its extras, at sp
+//!         the probe's operands, its extras at sp
 //!         [the registers of the arguments]
 //!         blr body
 //!         overwrite what it has left below sp
@@ -23,9 +23,10 @@
 use super::detour::Template;
 use super::emit::instruction as a;
 use super::frame::register::*;
-use crate::Reason;
 use crate::body::{Extra, Run};
 use crate::detour::*;
+use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
+use crate::{Operand, Reason};
 
 /// The general registers, in DWARF's order: x0 to x30, sp.
 const REGISTERS: i32 = 0;
@@ -132,9 +133,17 @@ impl Template<'_> {
 
     /// Calls one body.
     fn run(&mut self, run: &Run<'_>, at: At) -> Emitted<()> {
-        let pushed = (8 * run.takes.count()).next_multiple_of(16);
+        let operands = run.takes.has(Extra::Operands) && at == At::Entry;
+        let operands = if operands { run.operands.get(..MOST_PASSED).unwrap_or(run.operands) } else { &[] };
+        let extras = (8 * run.takes.count()).next_multiple_of(16);
+        let pushed = extras + 16 * operands.len() as u32;
         if pushed > 0 {
             self.code.emit([a::sub_immediate(SP, SP, pushed)]);
+        }
+        for (&operand, place) in operands.iter().zip((extras..).step_by(16)) {
+            self.pass(operand, pushed)?;
+            self.code.load(STATUS, operand.form().into());
+            self.code.emit([a::stp(TEMPORARY, STATUS, SP, place as i32)]);
         }
         for (extra, place) in run.takes.iter().zip((0..).step_by(8)) {
             match extra {
@@ -152,7 +161,8 @@ impl Template<'_> {
                     self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + REGISTERS as u32)]);
                 }
                 Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
-                Extra::Processor | Extra::Operands => return Err(Reason::NotImplemented),
+                Extra::Operands => self.code.emit([a::add_immediate(TEMPORARY, SP, extras)]),
+                Extra::Processor => return Err(Reason::NotImplemented),
             }
             self.code.emit([a::str(TEMPORARY, SP, place)]);
         }
@@ -163,6 +173,41 @@ impl Template<'_> {
         // The body has put away where it returns to, just below. What leads into a detour would be taken for a context that comes back.
         self.code.emit([a::blr(TEMPORARY), a::stp_pre(31, 31, SP, -16)]);
         self.code.emit([a::add_immediate(SP, SP, 16 + pushed)]);
+        Ok(())
+    }
+
+    /// `TEMPORARY` = the first word of an operand, with so many bytes below what was kept. Changes `STATUS`.
+    fn pass(&mut self, operand: Passed, pushed: u32) -> Emitted<()> {
+        let program = |register: u8| match u32::from(register) {
+            register @ 0..=SP => Ok(pushed + kept(register)),
+            _ => Err(Reason::NotImplemented),
+        };
+        match operand {
+            Passed::Known(value) => self.code.load(TEMPORARY, value),
+            Passed::Register { register, shift, width } => {
+                // `%ah` is x86's.
+                if shift > 0 {
+                    return Err(Reason::NotImplemented);
+                }
+                self.code.emit([a::ldr(TEMPORARY, SP, program(register)?)]);
+                let extend = if width & SIGNED != 0 { a::sbfx } else { a::ubfx };
+                self.code.emit([extend(TEMPORARY, TEMPORARY, 0, 8 * u32::from(width & SIZE).clamp(1, 8))]);
+            }
+            Passed::Vector(number, _) => self.code.emit([a::fmov_from_d(TEMPORARY, number.into())]),
+            Passed::Memory(Operand::At { address, .. }, _) => self.code.load(TEMPORARY, address),
+            Passed::Memory(Operand::Memory { base, index, offset, .. }, _) => {
+                self.code.emit([a::ldr(TEMPORARY, SP, program(base)?)]);
+                if let Some((index, scale)) = index {
+                    self.code.emit([
+                        a::ldr(STATUS, SP, program(index)?),
+                        a::add(TEMPORARY, TEMPORARY, STATUS, scale.into()),
+                    ]);
+                }
+                self.code.load(STATUS, i64::from(offset) as u64);
+                self.code.emit([a::add(TEMPORARY, TEMPORARY, STATUS, 0)]);
+            }
+            Passed::Memory(Operand::Register(_), _) => return Err(Reason::NotImplemented),
+        }
         Ok(())
     }
 

@@ -88,6 +88,8 @@ pub struct Machine {
     pub thread_pointer: u64,
     /// `cntvct_el0`; counts instructions.
     pub time: u64,
+    /// The low halves of the vector registers.
+    pub vectors: [u64; 32],
     /// The address of the exclusive monitor.
     pub monitor: Option<u64>,
 }
@@ -136,6 +138,15 @@ impl Machine {
             _ if matches!(word, 0xd503_20ff | 0xd503_211f | 0xd503_215f) => {}
             _ if word & !31 == 0xd53b_d040 => self.set(rt, self.thread_pointer),
             _ if word & !31 == 0xd53b_e040 => self.set(rt, self.time),
+            // mrs and msr of the flags; of fpsr, which nothing here changes.
+            _ if word & !31 == 0xd53b_4200 => self.set(rt, self.registers.pstate & 0xf000_0000),
+            _ if word & !31 == 0xd51b_4200 => {
+                self.registers.pstate = self.registers.pstate & !0xf000_0000 | self.registers.get(rt);
+            }
+            _ if word & !31 == 0xd53b_4420 => self.set(rt, 0),
+            _ if word & !31 == 0xd51b_4420 => {}
+            // fmov xt, dn
+            _ if word >> 10 == 0x9e66_0000 >> 10 => self.set(rt, self.vectors[usize::from(rn)]),
             _ => match emulate(word, &mut self.registers, &mut self.memory) {
                 Ok(()) => return,
                 Err(EmulateError::Refused(reason)) => panic!("{word:#010x} at {pc:#x}: {reason}"),

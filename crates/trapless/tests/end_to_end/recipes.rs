@@ -57,8 +57,14 @@ fn shape(line: &str) -> String {
     while let Some(letter) = letters.next() {
         match letter {
             '0'..='9' => {
-                let is_more = |next: &char| next.is_ascii_digit() || matches!(next, ',' | '.');
-                while letters.next_if(is_more).is_some() {}
+                // `1,234.5` is one number, `512, 1K` are two.
+                while let Some(&next) = letters.peek() {
+                    let goes_on = || letters.clone().nth(1).is_some_and(|digit| digit.is_ascii_digit());
+                    if !next.is_ascii_digit() && !(matches!(next, ',' | '.') && goes_on()) {
+                        break;
+                    }
+                    letters.next();
+                }
                 // A unit, where it is one.
                 while letters.next_if(|next| "nµmskKMG".contains(*next)).is_some() {}
                 shape.push('0');
@@ -100,6 +106,7 @@ fn lines_are_alike_but_for_their_numbers() {
         ("process 1, 1.05s", "process 16342, 5.05s", true),
         ("1,234  3", "3,700  3", true),
         ("  [0]  1,752 |@@@@  |", "[0]  12 |@@|", true),
+        ("[8K, 16K)  429 |@@  |", "[512, 1K)  1727 |@@@@|", true),
         ("f(arg0=\"/etc/passwd\") = 3 <4.62µs>", "f(arg0=\"/etc/…\") = 12 <310ns>", true),
         ("a;b;c 12", "…;b;…c 7", true),
         ("hello", "hallo", false),

@@ -368,30 +368,94 @@ fn each_name_of_a_site_has_its_own_arguments() {
     assert_eq!(traced(&ran, "many3").len(), 5);
 }
 
+/// Operands of every form, of a function that is given a number, with a table at hand.
+struct Forms {
+    /// What the function does first.
+    first: &'static str,
+    /// The last of them is the stack pointer.
+    operands: &'static str,
+    /// Which of them are not shown, and why.
+    not_shown: &'static [&'static str],
+    /// What is shown of the others, with that number.
+    shown: fn(u64) -> Value,
+}
+
+#[cfg(target_arch = "x86_64")]
+const FORMS: Forms = Forms {
+    first: "mov %rdi, %rax\nlea table(%rip), %rcx\nmov $3, %edx",
+    operands: "8@(%rcx,%rdx,8) -2@table+16(%rip) 1@%ah 8f@%xmm0 4@table(%rip) 8@%fs:0 -1@$200 2@4(%rcx) 8@nowhere(%rip) 8@%rsp",
+    not_shown: &[
+        "8f@%xmm0: a floating-point number",
+        "8@%fs:0: it is thread-local",
+        "8@nowhere(%rip): its symbol is not known",
+    ],
+    shown: |x| serde_json::json!([99, -2, x >> 8 & 255, null, 4_294_967_294u32, null, -56, 65535, null]),
+};
+
+#[cfg(target_arch = "x86")]
+const FORMS: Forms = Forms {
+    first: "call 1f\n1: pop %ecx\nlea table-1b(%ecx), %ecx\nmov $3, %edx",
+    operands: "4@(%ecx,%edx,4) -2@8(%ecx) 1@%ah 8f@%xmm0 4@(%ecx) 4@%gs:0 -1@$200 2@nowhere 4@%esp",
+    not_shown: &[
+        "8f@%xmm0: a floating-point number",
+        "4@%gs:0: it is thread-local",
+        "2@nowhere: its symbol is not known",
+    ],
+    shown: |x| serde_json::json!([99, -2, x >> 8 & 255, null, 4_294_967_294u32, null, -56, null]),
+};
+
+#[cfg(target_arch = "aarch64")]
+const FORMS: Forms = Forms {
+    first: "adrp x1, table\nadd x1, x1, :lo12:table\nmov x2, #3",
+    operands: "8@[x1, x2, lsl 3] -2@[x1, 16] 1@w0 8f@d0 4@[x1] 8@[x1, w2, sxtw] -1@200 2@[x1, #4] 8@[x1, :lo12:nowhere] 8@xzr 8@sp",
+    not_shown: &[
+        "8f@d0: a floating-point number",
+        "8@[x1, w2, sxtw]: its operand is not understood",
+        "8@[x1, :lo12:nowhere]: its symbol is not known",
+    ],
+    shown: |x| serde_json::json!([99, -2, x & 255, null, 4_294_967_294u32, null, -56, 65535, null, 0]),
+};
+
+#[cfg(target_arch = "powerpc64")]
+const FORMS: Forms = Forms {
+    first: "mflr 9\nbcl 20, 31, 1f\n1: mflr 10\nmtlr 9\naddis 10, 10, table-1b@ha\naddi 10, 10, table-1b@l",
+    operands: "8@24(10) -2@16(%r10) 1@%r3 8f@%f1 4@0(10) 8@8(0) -1@i200 2@4(10) 8@nowhere(10) 8@1",
+    not_shown: &[
+        "8f@%f1: a floating-point number",
+        "8@8(0): it is at a fixed address that is not the module's",
+        "8@nowhere(10): its symbol is not known",
+    ],
+    shown: |x| serde_json::json!([99, -2, x & 255, null, 4_294_967_294u32, null, -56, 65535, null]),
+};
+
+/// An operand that is always the same, as the assembler writes it.
+fn constant(number: i64) -> String {
+    let mark = match () {
+        () if cfg!(target_arch = "aarch64") => "",
+        () if cfg!(target_arch = "powerpc64") => "i",
+        () => "$",
+    };
+    format!("{mark}{number}")
+}
+
 /// Every form of operand that compilers write, and what is not shown of them.
 #[test]
 fn operands_of_every_form_are_read_or_said_not_to_be() {
-    let source = SOURCE.replace("/*FORMS*/", r#"
-        #if __SIZEOF_POINTER__ == 8
+    let forms = r#"
         long table[4] = {-2, 0x11223344, 0xfffe, 99};
-        LEAF("forms", "mov %rdi, %rax\nlea table(%rip), %rcx\nmov $3, %edx", NOP5,
-            NOTE("990b", "app", "forms", "0",
-                "8@(%rcx,%rdx,8) -2@table+16(%rip) 1@%ah 8f@%xmm0 4@table(%rip) 8@%fs:0 -1@$200 2@4(%rcx) 8@nowhere(%rip) 8@%rsp"));
+        LEAF("forms", FIRST, NOP5, NOTE("990b", "app", "forms", "0", OPERANDS));
         long forms(long);
-        #endif
-        "#).replace("other};", "other, forms};");
+        "#;
+    let Forms { first, operands, not_shown: expected_not_shown, shown } = FORMS;
+    let forms = forms.replace("FIRST", &format!("{first:?}")).replace("OPERANDS", &format!("{operands:?}"));
+    let source = SOURCE.replace("/*FORMS*/", &forms).replace("other};", "other, forms};");
     let program = Program::build("app", &source, &[]);
     let mut target = program.start(&[]);
     let pid = target.pid().to_string();
     let (_, row) = listed(&run(&["list", "-p", &pid, "usdt:app:forms", "-f", "json"])).remove(0);
     let not_shown: Vec<&str> =
         row["usdt"]["not_shown"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
-    let expected = [
-        "8f@%xmm0: a floating-point number",
-        "8@%fs:0: it is thread-local",
-        "8@nowhere(%rip): its symbol is not known",
-    ];
-    assert_eq!(not_shown, expected);
+    assert_eq!(not_shown, expected_not_shown);
     let mut stacks = Vec::new();
     for mechanism in ["jump", "step"] {
         let tool = Tool::armed(&["trace", "--mechanism", mechanism, "-p", &pid, "usdt:app:forms"]);
@@ -403,11 +467,11 @@ fn operands_of_every_form_are_read_or_said_not_to_be() {
         for (x, hit) in (0..).zip(&hits) {
             let mut values = values(hit);
             stacks.push(values.pop().unwrap().as_u64().unwrap());
-            let expected =
-                serde_json::json!([99, -2, x >> 8 & 255, null, 4_294_967_294u32, null, -56, 65535, null]);
-            assert_eq!(values, *expected.as_array().unwrap(), "{mechanism} {x}");
+            assert_eq!(values, *shown(x).as_array().unwrap(), "{mechanism} {x}");
         }
-        assert_eq!(hits[0][3]["reason"], "a floating-point number");
+        let reasons = hits[0].as_array().unwrap().iter().filter_map(|argument| argument["reason"].as_str());
+        let expected = expected_not_shown.iter().map(|text| text.split_once(": ").unwrap().1);
+        assert!(reasons.eq(expected), "{:?}", hits[0]);
     }
     stacks.dedup();
     assert_eq!(stacks.len(), 1, "the same stack pointer under every mechanism: {stacks:x?}");
@@ -490,7 +554,7 @@ fn files_of_any_kind_show_their_probes() {
             ];
             assert_eq!(own, expected, "{flags:?}");
             let (_, guarded) = rows.iter().find(|(name, _)| name == "app:guarded").unwrap();
-            assert_eq!(guarded["usdt"]["arguments"], serde_json::json!(["8@$1"]));
+            assert_eq!(guarded["usdt"]["arguments"], serde_json::json!([format!("8@{}", constant(1))]));
             assert_eq!(
                 (&guarded["usdt"]["provider"], &guarded["mechanism"]),
                 (&"app".into(), &"jump".into())
@@ -505,9 +569,8 @@ fn files_of_any_kind_show_their_probes() {
     }
     let program = app(&[]);
     let text = run(&["explain", &format!("usdt:{}:lib:single", program.path().display())]);
-    for word in
-        ["app:lib:single at", "2 arguments: -1@$-1 8@$4", "return   no: a USDT probe", "jump     possible"]
-    {
+    let arguments = format!("2 arguments: -1@{} 8@{}", constant(-1), constant(4));
+    for word in ["app:lib:single at", &arguments, "return   no: a USDT probe", "jump     possible"] {
         assert!(text.out.contains(word), "{word}: {text:?}");
     }
 }

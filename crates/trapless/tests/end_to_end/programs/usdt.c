@@ -30,42 +30,51 @@
     ".popsection\n.endif\n"
 
 #define NOP1 "nop\n"
+#if defined(__x86_64__) || defined(__i386__)
 #define NOP5 ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n"
 #define NOP10 ".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00\n"
+#define CONSTANT(number) "$" #number
+#else
+/* All are alike. */
+#define NOP5 NOP1
+#define NOP10 NOP1
+#ifdef __aarch64__
+#define CONSTANT(number) #number
+#else
+#define CONSTANT(number) "i" #number
+#endif
+#endif
 
 /* sys/sdt.h puts them there, too. */
 unsigned short app_guarded_semaphore __attribute__((section(".probes"), used));
 unsigned short app_other_semaphore __attribute__((section(".probes"), used));
 volatile long beside[2] __attribute__((used)) = {7, 7};
 
-#if __SIZEOF_POINTER__ == 8
-/* Leaves that keep their data below the stack pointer, all 128 bytes of it, over the probe: f(x) is 2x + 3. */
 #define LEAF(function, before, nop, notes) \
     __asm__(".text\n.globl " function "\n.type " function ",@function\n.p2align 4\n" \
             function ": .cfi_startproc\n" \
-            "mov %rdi, -8(%rsp)\n" \
-            "lea 3(%rdi), %rax\n" \
-            "mov %rax, -128(%rsp)\n" \
-            "mov $77, %esi\n" \
-            before "\n" \
+            BEGIN before "\n" \
             "990: " nop notes \
-            "mov -8(%rsp), %rax\n" \
-            "add -128(%rsp), %rax\n" \
-            "ret\n" \
-            ".cfi_endproc\n.size " function ", .-" function "\n")
+            END ".cfi_endproc\n.size " function ", .-" function "\n")
+
+/* Leaves: f(x) is 2x + 3. They keep their data below the stack pointer over the probe, all that may be kept there. */
+#ifdef __x86_64__
+#define BEGIN "mov %rdi, -8(%rsp)\n" "lea 3(%rdi), %rax\n" "mov %rax, -128(%rsp)\n" "mov $77, %esi\n"
+#define END "mov -8(%rsp), %rax\n" "add -128(%rsp), %rax\n" "ret\n"
 #define PLACES "8@%rdi -4@%esi 8@-8(%rsp) 8@-128(%rsp) -4@$-5 1@%dil"
-#else
-#define LEAF(function, before, nop, notes) \
-    __asm__(".text\n.globl " function "\n.type " function ",@function\n.p2align 4\n" \
-            function ": .cfi_startproc\n" \
-            "mov 4(%esp), %eax\n" \
-            "mov $77, %edx\n" \
-            before "\n" \
-            "990: " nop notes \
-            "lea 3(%eax,%eax), %eax\n" \
-            "ret\n" \
-            ".cfi_endproc\n.size " function ", .-" function "\n")
+#elif defined(__i386__)
+#define BEGIN "mov 4(%esp), %eax\n" "mov $77, %edx\n"
+#define END "lea 3(%eax,%eax), %eax\n" "ret\n"
 #define PLACES "4@%eax -4@%edx 4@4(%esp) 4@4(%esp) -4@$-5 1@%al"
+#elif defined(__aarch64__)
+/* Nothing may be kept there: the first is as high as the second is low. */
+#define BEGIN "sub sp, sp, #128\n" "str x0, [sp, #120]\n" "add x8, x0, #3\n" "str x8, [sp]\n" "mov w1, #77\n"
+#define END "ldr x0, [sp, #120]\n" "ldr x8, [sp]\n" "add x0, x0, x8\n" "add sp, sp, #128\n" "ret\n"
+#define PLACES "8@x0 -4@w1 8@[sp, 120] 8@[sp] -4@-5 1@w0"
+#else
+#define BEGIN "std 3, -8(1)\n" "addi 9, 3, 3\n" "std 9, -288(1)\n" "li 4, 77\n"
+#define END "ld 3, -8(1)\n" "ld 9, -288(1)\n" "add 3, 3, 9\n" "blr\n"
+#define PLACES "8@3 -4@4 8@-8(1) 8@-288(1) -4@i-5 1@3"
 #endif
 
 LEAF("leaf1", "", NOP1, NOTE("990b", "app", "one", "0", PLACES));
@@ -75,9 +84,9 @@ LEAF("leaf10", "", NOP10, NOTE("990b", "app", "ten", "0", PLACES));
 LEAF("leaf11", "", NOP1 NOP10, NOTE("990b", "app", "eleven", "0", PLACES));
 /* Three sites of one name, of which one has a name more. */
 LEAF("many1", "", NOP1, NOTE("990b", "app", "many", "0", ""));
-LEAF("many2", "", NOP5, NOTE("990b", "app", "many", "0", "8@$2"));
-LEAF("many3", "", NOP5, NOTE("990b", "app", "many", "0", "8@$3") NOTE("990b", "lib", "single", "0", "-1@$-1 8@$4"));
-LEAF("guarded", "", NOP5, NOTE("990b", "app", "guarded", "app_guarded_semaphore", "8@$1"));
+LEAF("many2", "", NOP5, NOTE("990b", "app", "many", "0", "8@" CONSTANT(2)));
+LEAF("many3", "", NOP5, NOTE("990b", "app", "many", "0", "8@" CONSTANT(3)) NOTE("990b", "lib", "single", "0", "-1@" CONSTANT(-1) " 8@" CONSTANT(4)));
+LEAF("guarded", "", NOP5, NOTE("990b", "app", "guarded", "app_guarded_semaphore", "8@" CONSTANT(1)));
 LEAF("guarded_too", "", NOP1, NOTE("990b", "app", "guarded_too", "app_guarded_semaphore", ""));
 LEAF("other", "", NOP5, NOTE("990b", "app", "other", "app_other_semaphore", ""));
 

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #define SIZE (1L << 16)
+/* Whole pages, whether they have 4 KiB or, as on arm64, 16. */
+#define PAGE 16384L
 
 __attribute__((noinline, noclone)) long probed(const char *text) {
     asm volatile("" : "+r"(text) : : "memory");
@@ -51,7 +53,7 @@ static void run_coroutine(void) {
 
 /* A stack has been this deep. */
 static __attribute__((noinline)) char *deep(void) {
-    char texts[40000] = "deep", *left = texts;
+    char texts[60000] = "deep", *left = texts;
     for (int i = 0; i < 10; i++) probed(texts);
     asm volatile("" : "+r"(left));
     return left;
@@ -59,10 +61,10 @@ static __attribute__((noinline)) char *deep(void) {
 
 /* Takes pages away below the stack pointer that could be read before, as run-time systems do with guards of their own. */
 static void *guard(void *unused) {
-    char *left = deep(), *page = (char *)((long)left & -4096L);
-    mprotect(page, 8192, PROT_NONE);
+    char *left = deep(), *page = (char *)((long)left & -PAGE);
+    mprotect(page, 2 * PAGE, PROT_NONE);
     for (int i = 0; i < 10; i++) probed(left);
-    mprotect(page, 8192, PROT_READ | PROT_WRITE);
+    mprotect(page, 2 * PAGE, PROT_READ | PROT_WRITE);
     return unused;
 }
 
@@ -76,7 +78,7 @@ static void *guardless(void *area) {
 }
 
 /* Nobody reads it. */
-static const char constant[3 * 4096] = {1};
+static const char constant[3 * PAGE] = {1};
 
 static void *thread(void *unused) {
     char far[40000] = "far up", near[16] = "near by";
@@ -96,10 +98,10 @@ static void *wait_for_ever(void *unused) {
 
 int main(void) {
     char line[64];
-    /* Right below what the control block is in: the first place that is free. */
-    char *block = (char *)((long)pthread_self() & -4096L), *page;
-    while ((page = map(block - 4096, 4096)) == MAP_FAILED) block -= 4096;
-    munmap(page, 4096);
+    /* Right below what the control block is in: the first place with room for both, in two pieces. */
+    char *block = (char *)((long)pthread_self() & -PAGE), *both;
+    while ((both = map(block - 2 * SIZE, 2 * SIZE)) == MAP_FAILED) block -= PAGE;
+    munmap(both, 2 * SIZE);
     between = map(block - SIZE, SIZE);
     below = map(block - 2 * SIZE, SIZE);
     if (between == MAP_FAILED || below == MAP_FAILED) return 2;
@@ -140,11 +142,12 @@ int main(void) {
         }
         /* Its own constants, and its own stack. */
         if (!strncmp(line, "hide", 4)) {
-            char local[3 * 4096], *pages[] = {(char *)((long)constant + 4095 & -4096L), (char *)((long)local + 4095 & -4096L)};
+            char local[3 * PAGE];
+            char *pages[] = {(char *)((long)constant + PAGE - 1 & -PAGE), (char *)((long)local + PAGE - 1 & -PAGE)};
             for (int which = 0; which < 2; which++) {
-                mprotect(pages[which], 4096, PROT_NONE);
+                mprotect(pages[which], PAGE, PROT_NONE);
                 for (int i = 0; i < 5; i++) probed(pages[which] + 16), framed(pages[which] + 64);
-                mprotect(pages[which], 4096, which ? PROT_READ | PROT_WRITE : PROT_READ);
+                mprotect(pages[which], PAGE, which ? PROT_READ | PROT_WRITE : PROT_READ);
             }
         }
         if (!strncmp(line, "coroutine", 9)) run_coroutine();

@@ -6,9 +6,34 @@
 
 /* As sys/sdt.h has it: the size is negative if the type is signed, and %n negates. */
 #define SIZE(x) ((__typeof__(x))-1 < (__typeof__(x))1 ? (int)sizeof(x) : -(int)sizeof(x))
+#ifdef __x86_64__
+/* Of five bytes, so that a jump has room at each place, however close they are. */
+#define NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n"
+#define PLACE "rdi"
+#define VECTOR "x"
+#define IN_PLACE "8@%%rdi"
+#define CONSTANT "8@$1"
+#define ANYWHERE "8@(%%rdi) -4@-2(%%rsp,%%rdi,8)"
+#define UNKNOWN "8@%%fs:16"
+#elif defined(__aarch64__)
+#define NOP "nop\n"
+#define PLACE "x0"
+#define VECTOR "w"
+#define IN_PLACE "8@x0"
+#define CONSTANT "8@1"
+#define ANYWHERE "8@[x0] -4@[sp, x0, lsl 3]"
+#define UNKNOWN "8@[x0, w0, sxtw]"
+#else
+#define NOP "nop\n"
+#define PLACE "3"
+#define VECTOR "d"
+#define IN_PLACE "8@3"
+#define CONSTANT "8@i1"
+#define ANYWHERE "8@0(3) -4@8(3)"
+#define UNKNOWN "8@3,1"
+#endif
 #define NOTE(name, arguments) \
-    /* Of five bytes, so that a jump has room at each place, however close they are. */ \
-    "990: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n" \
+    "990: " NOP \
     ".pushsection .note.stapsdt,\"\",\"note\"\n" \
     ".balign 4\n" \
     ".4byte 992f-991f, 994f-993f, 3\n" \
@@ -31,9 +56,16 @@
     __asm__ volatile(NOTE(name, "%n[sa]@%[va] %n[sb]@%[vb]") \
                      :: [sa] "n"(SIZE(a)), [va] "n"(a), [sb] "n"(SIZE(b)), [vb] "m"(b))
 #define PROBE_FLOATS(name, a, b) \
-    __asm__ volatile(NOTE(name, "8f@%[va] 4f@%[vb]") :: [va] "x"(a), [vb] "x"(b))
+    __asm__ volatile(NOTE(name, "8f@%[va] 4f@%[vb]") :: [va] VECTOR(a), [vb] VECTOR(b))
 #define PROBE_FLOATS_IN_MEMORY(name, a, b) \
     __asm__ volatile(NOTE(name, "8f@%[va] 4f@%[vb]") :: [va] "m"(a), [vb] "m"(b))
+
+/* With a number where all notes of the kind say that it is. */
+#define PROBE_IN_PLACE(name, operands, number) \
+    do { \
+        register unsigned long place __asm__(PLACE) = (number); \
+        __asm__ volatile(NOTE(name, operands) :: "r"(place)); \
+    } while (0)
 
 static short table[8] = {11, -12, 13, -14};
 static unsigned long global = 1ul << 40;
@@ -63,12 +95,12 @@ __attribute__((noinline)) static long everything(long x) {
     PROBE_FLOATS("floats", half, quarter);
     PROBE_FLOATS_IN_MEMORY("floats", half, quarter);
     PROBE("odd", 1, x);
-    __asm__ volatile(NOTE("odd", "8@%%rdi") :: "D"(x));
+    PROBE_IN_PLACE("odd", IN_PLACE, x);
     /* Whoever wrote this note was wrong. */
-    __asm__ volatile(NOTE("wild", "8@(%%rdi) -4@-2(%%rsp,%%rdi,8) 8@%%rdi") :: "D"(x & 1 ? 8ul : 0x7000000000000000ul));
+    PROBE_IN_PLACE("wild", ANYWHERE " " IN_PLACE, x & 1 ? 8ul : 0x7000000000000000ul);
     /* Not understood, and of another kind than elsewhere. */
-    __asm__ volatile(NOTE("strange", "8@%%fs:16 8@$1") :: "D"(x));
-    __asm__ volatile(NOTE("floats", "8@%%rdi 8@$1") :: "D"(x));
+    PROBE_IN_PLACE("strange", UNKNOWN " " CONSTANT, x);
+    PROBE_IN_PLACE("floats", IN_PLACE " " CONSTANT, x);
     return sum + byte + two + four + wide + (long)half + (long)quarter;
 }
 
