@@ -176,10 +176,10 @@ const TOLD: u64 = 0x33_5000_0000;
 /// Stores the words that its only extra points to.
 fn body(words: u32) -> Vec<u8> {
     let mut code = vec![
-        0xf940_03f0,                                     // ldr x16, [sp]
-        0xf81f_0fe9,                                     // str x9, [sp, #-16]!
-        0xd2a0_0011 | (TOLD >> 16 & 0xffff) as u32 * 32, // movz x17, #…, lsl 16
-        0xf2c0_0011 | (TOLD >> 32 & 0xffff) as u32 * 32, // movk x17, #…, lsl 32
+        0xf940_03f0,                                       // ldr x16, [sp]
+        0xf81f_0fe9,                                       // str x9, [sp, #-16]!
+        0xd2a0_0011 | ((TOLD >> 16 & 0xffff) as u32) << 5, // movz x17, #…, lsl 16
+        0xf2c0_0011 | ((TOLD >> 32 & 0xffff) as u32) << 5, // movk x17, #…, lsl 32
     ];
     for word in 0..words {
         // ldr x9, [x16, #8 * word]; str x9, [x17, #8 * word]

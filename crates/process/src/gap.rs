@@ -100,15 +100,20 @@ impl Mappings {
         const APPLICATION: u64 = 0x7e80_0000_0000;
         /// The same where 46 bits are all, as with powerpc's small pages.
         const APPLICATION_46: u64 = 0x3e80_0000_0000;
+        /// The same of arm64's 48: `HiAppMem` and `app-15`.
+        const APPLICATION_48: u64 = 0xffff_0000_0000;
         /// For mappings of the program to come. A larger one goes below ours.
         const ROOM: u64 = 64 << 30;
         if rules.end.0 <= 1 << 32 {
             return RemoteAddr(if rules.end.0 > NARROW + (1 << 28) { NARROW } else { NARROWER });
         }
-        let application = if rules.end.0 <= 1 << 46 { APPLICATION_46 } else { APPLICATION };
+        let by_bits = [(46, APPLICATION_46), (47, APPLICATION)];
+        let application = by_bits.iter().find(|(bits, _)| rules.end.0 <= 1 << bits);
+        let application = application.map_or(APPLICATION_48, |found| found.1);
         let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= application);
         let lowest = starts.min().unwrap_or(rules.end.0).min(rules.end.0);
-        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application))
+        // As near as what begins there is what ends there.
+        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application + size))
     }
 
     /// The free ranges, ascending.
@@ -291,6 +296,12 @@ mod tests {
             let found = gaps(maps, &shorter, near..near, u64::MAX, 1 << 30)[0];
             assert!(found >= 0x3e80_0000_0000 && found + (1 << 30) <= lowest - (64 << 30), "{found:#x}");
         }
+        // Where little is the application's, and the program itself lies elsewhere.
+        let longer = GapRules { end: RemoteAddr(1 << 48), ..RULES };
+        let maps = "aaaac0d10000-aaaac0d11000 r-xp 0 0:0 0\nffffab1d0000-ffffab369000 r-xp 0 0:0 0\n";
+        let near = parse_maps(maps.as_bytes()).unwrap().quiet_place(&longer, 1 << 29).0;
+        let found = gaps(maps, &longer, near..near, u64::MAX, 1 << 29)[0];
+        assert!(found >= 0xffff_0000_0000 && found + (1 << 29) <= 0xffff_ab1d_0000, "{found:#x}");
     }
 
     #[test]

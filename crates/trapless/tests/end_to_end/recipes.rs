@@ -60,7 +60,7 @@ fn shape(line: &str) -> String {
                 // `1,234.5` is one number, `512, 1K` are two.
                 while let Some(&next) = letters.peek() {
                     let goes_on = || letters.clone().nth(1).is_some_and(|digit| digit.is_ascii_digit());
-                    if !next.is_ascii_digit() && !(matches!(next, ',' | '.') && goes_on()) {
+                    if !(next.is_ascii_digit() || matches!(next, ',' | '.') && goes_on()) {
                         break;
                     }
                     letters.next();

@@ -240,9 +240,19 @@ fn static_stripped_and_musl_programs() {
             }
             Err(why) => panic!("{why}"),
         };
-        // Nothing tells where the unwinder of a stripped static program is, so there calls are followed to their exits.
         let is_static = name.starts_with("static");
-        transparent(program.path(), &[], program.dir(), is_static, || ());
+        // Nothing tells where the unwinder of a stripped static program is. There calls are followed to their exits, which only x86 can; and
+        // on powerpc64le unwinders would go astray wherever they meet us.
+        let possible: &[&[&str]] = match name {
+            "static_stripped" if cfg!(target_arch = "aarch64") => &VERBS[..1],
+            "static_stripped" if cfg!(target_arch = "powerpc64") => &[],
+            _ => &VERBS,
+        };
+        transparent_under(possible, program.path(), &[], program.dir(), is_static, || ());
+        for verb in &VERBS[possible.len()..] {
+            let ran = run(&[*verb, &["*", "--", program.path().to_str().unwrap()]].concat());
+            ran.assert_refused(1, &["unwinder cannot be probed"]);
+        }
     }
     let dir = tempfile::tempdir().unwrap();
     let (source, path) = (dir.path().join("source.c"), dir.path().join("musl"));
@@ -302,7 +312,7 @@ impl Redis {
         let socket = dir.join("socket");
         let mut command = Command::new(server);
         command.args(["--port", "0", "--save", "", "--daemonize", "no", "--unixsocket"]).arg(&socket);
-        command.current_dir(dir).stdout(std::process::Stdio::null());
+        command.current_dir(dir).stdout(fs::File::create(dir.join("log")).unwrap());
         let redis = Redis { child: end_with_us(&mut command).spawn().unwrap(), socket };
         let ping = || finish(Command::new(&cli).arg("-s").arg(&redis.socket).arg("ping")).out == "PONG\n";
         eventually("the server answers", ping);
@@ -321,7 +331,7 @@ impl Drop for Redis {
 fn a_busy_redis_is_probed_and_left_as_it_was() {
     let Some(benchmark) = installed("redis-benchmark") else { return };
     let dir = tempfile::tempdir().unwrap();
-    let Some(redis) = Redis::start(dir.path()) else { return };
+    let Some(mut redis) = Redis::start(dir.path()) else { return };
     let pid = redis.child.id() as i32;
     let text = support::text::Text::of(pid);
     let requests = support::asked("TRAPLESS_REQUESTS", 15_000).to_string();
@@ -349,7 +359,12 @@ fn a_busy_redis_is_probed_and_left_as_it_was() {
         assert!(hits > 1000, "{verb:?}: {hits}");
         let cli = installed("redis-cli").unwrap();
         let asked = finish(Command::new(cli).arg("-s").arg(&redis.socket).args(["incr", "answers"]));
-        assert!(asked.out.trim().parse::<u64>().is_ok(), "{asked:?}");
+        assert!(
+            asked.out.trim().parse::<u64>().is_ok(),
+            "{verb:?}: {asked:?} {:?}\n{}",
+            redis.child.try_wait(),
+            fs::read_to_string(dir.path().join("log")).unwrap_or_default()
+        );
         // Threads may have to return, and their stacks to be written over, before the last of the memory goes.
         eventually("nothing leads into memory of ours", || {
             support::tool::detach(pid);
