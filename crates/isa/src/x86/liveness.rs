@@ -92,7 +92,8 @@ enum Language {
 fn scan(bits: u32, site: &Site<'_>, address: u64, language: Language) -> Liveness {
     let registers = if bits == 64 { 0xffff } else { 0x00ff } & !RSP;
     let decoder = decoder(bits, site.code, site.function);
-    let reader = Reader { site, bits, language, decoder, factory: InstructionInfoFactory::new() };
+    let reader =
+        Reader { site, bits, start: address, language, decoder, factory: InstructionInfoFactory::new() };
     let dead = dead(Known { registers, flags: ARITHMETIC }, site, address, reader);
     Liveness { dead: RegisterSet(dead.registers as u16), flags_dead: dead.flags == ARITHMETIC }
 }
@@ -100,6 +101,7 @@ fn scan(bits: u32, site: &Site<'_>, address: u64, language: Language) -> Livenes
 struct Reader<'a> {
     site: &'a Site<'a>,
     bits: u32,
+    start: u64,
     language: Language,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
@@ -129,7 +131,10 @@ impl Steps for Reader<'_> {
                 });
             }
         };
-        let (reads, writes) = self.accesses(&instruction);
+        let (mut reads, writes) = self.accesses(&instruction);
+        if self.may_be_static_probe(&instruction) {
+            reads.registers = u32::MAX;
+        }
         let may_fault =
             self.language != Language::Go && may_fault(self.bits, &instruction, &mut self.factory);
         Some(Step { reads, writes, may_fault, next })
@@ -150,6 +155,15 @@ impl Reader<'_> {
         }
         let instruction = self.decoder.can_decode().then(|| self.decoder.decode())?;
         (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Whether a static probe may be there, of which another detour tells what is in its registers: a nop of one or five bytes. At the detour's own
+    /// place everything is told before anything is overwritten, and Go has no static probes.
+    fn may_be_static_probe(&self, instruction: &Instruction) -> bool {
+        instruction.mnemonic() == Mnemonic::Nop
+            && matches!(instruction.len(), 1 | 5)
+            && instruction.ip() != self.start
+            && self.language != Language::Go
     }
 
     /// What nobody reads where an instruction leads that ends a path. What a call or a return reads of registers is covered by reading anything.

@@ -42,6 +42,10 @@ fn only_what_every_path_overwrites_is_dead() {
         ("repe cmpsb may compare nothing", "f3a6 c3", 0, false),
         ("pushfq reads all", "9c 31c0 c3", RAX, false),
         ("cpuid may be one that faults", "0fa2 c3", 0, false),
+        ("a nop that may be a static probe", "89c1 90 31c0 31c9 c3", RCX, true),
+        ("the same of five bytes, behind a write", "31c0 0f1f440000 31c9 c3", RAX, true),
+        ("a nop that is none", "89c1 6690 31c0 c3", RCX, true),
+        ("the place itself", "90 31c0 c3", RAX, true),
         ("rsp is never dead", "488d642408 c3", 0, false),
     ];
     for (name, code, dead, flags_dead) in cases {
@@ -58,17 +62,17 @@ fn only_what_every_path_overwrites_is_dead() {
 fn what_may_fault_writes_nothing_but_in_go() {
     // (name, code, of rax and rdx the dead ones anywhere and in Go)
     let cases: &[(&str, &str, u16, u16)] = &[
-        ("a load", "90 488b07 c3", 0, RAX),
-        ("a load from the stack", "90 488b442408 c3", RAX, RAX),
-        ("a load of the program's data", "90 488b0500100000 c3", RAX, RAX),
-        ("a load, and a write behind it", "90 488b07 31c0 c3", RAX, RAX),
-        ("a division, and what is read by it", "90 31d2 48f7f7 c3", RDX, RDX),
-        ("a conversion that may raise an exception", "90 f2480f2cc0 c3", 0, RAX),
+        ("a load", "6690 488b07 c3", 0, RAX),
+        ("a load from the stack", "6690 488b442408 c3", RAX, RAX),
+        ("a load of the program's data", "6690 488b0500100000 c3", RAX, RAX),
+        ("a load, and a write behind it", "6690 488b07 31c0 c3", RAX, RAX),
+        ("a division, and what is read by it", "6690 31d2 48f7f7 c3", RDX, RDX),
+        ("a conversion that may raise an exception", "6690 f2480f2cc0 c3", 0, RAX),
     ];
     for (name, code, anywhere, in_go) in cases {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site { address: 0x1001, function: 0x1000, code: &code, padding: &[], targets: &targets };
+        let site = Site { address: 0x1002, function: 0x1000, code: &code, padding: &[], targets: &targets };
         for (stack, dead) in [(Stack::Enough, anywhere), (Stack::None, anywhere), (Stack::NoneInGo, in_go)] {
             let found = spare(64, &site, site.address, stack).dead.0 & (RAX | RDX);
             assert_eq!(found, *dead, "{name} {stack:?}");
@@ -78,10 +82,10 @@ fn what_may_fault_writes_nothing_but_in_go() {
 
 #[test]
 fn the_scan_is_bounded() {
-    let mut code = hex(&"90".repeat(200));
+    let mut code = hex(&"6690".repeat(200));
     code.extend(hex("31c0c3"));
     let targets = BranchTargets::default();
     let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
     assert!(liveness(64, &site, 0x1000).dead.is_empty());
-    assert_eq!(liveness(64, &site, 0x1000 + 150).dead.iter().next(), Some(0));
+    assert_eq!(liveness(64, &site, 0x1000 + 2 * 150).dead.iter().next(), Some(0));
 }
