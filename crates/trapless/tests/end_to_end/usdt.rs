@@ -479,6 +479,54 @@ fn operands_of_every_form_are_read_or_said_not_to_be() {
     assert_eq!(text.code, Some(0), "{text:?}");
 }
 
+/// A function whose static probe tells of arguments that it does not read, and overwrites behind it: what it does first, the operands, and the
+/// rest.
+#[cfg(target_arch = "x86_64")]
+const TOLD: [&str; 3] = [
+    "test %rax, %rax\nmov %rdi, %r8\n",
+    "8@%rsi 8@%rdx 8@%rcx",
+    "lea 3(%rdi,%rdi), %rax\nxor %ecx, %ecx\nxor %edx, %edx\nxor %esi, %esi\nret\n",
+];
+#[cfg(target_arch = "aarch64")]
+const TOLD: [&str; 3] =
+    ["add x9, x0, x0\n", "8@x1 8@x2 8@x3", "add x0, x9, #3\nmov x1, #0\nmov x2, #0\nmov x3, #0\nret\n"];
+#[cfg(target_arch = "powerpc64")]
+const TOLD: [&str; 3] = ["add 9, 3, 3\n", "8@4 8@5 8@6", "addi 3, 9, 3\nli 4, 0\nli 5, 0\nli 6, 0\nblr\n"];
+
+/// Its arguments are where they were, though the program reads them no more, and the entry's detour could do with a register.
+#[cfg(not(target_arch = "x86"))]
+#[test]
+fn what_the_program_reads_no_more_is_told_behind_a_counted_entry() {
+    let [first, operands, rest] = TOLD.map(|text| format!("{text:?}"));
+    let function = r#"
+        __asm__(".text\n.globl told\n.type told,@function\n.p2align 4\ntold: .cfi_startproc\n"
+            FIRST "990: " NOP5 NOTE("990b", "app", "told", "0", OPERANDS) REST
+            ".cfi_endproc\n.size told, .-told\n");
+        long told(long, long, long, long);
+        static long telling(long x) { return told(x, x + 10, x + 20, x + 30); }
+        "#;
+    let function = function.replace("FIRST", &first).replace("OPERANDS", &operands).replace("REST", &rest);
+    let source = SOURCE.replace("/*FORMS*/", &function).replace("other};", "other, telling};");
+    let program = Program::build("app", &source, &[]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    let told = |ran: &Ran| -> Vec<Vec<Value>> { traced(ran, "app:told").iter().map(values).collect() };
+    let expected: Vec<Vec<Value>> =
+        (0..20u64).map(|x| [10, 20, 30].map(|more| (x + more).into()).into()).collect();
+    let entry = Tool::armed(&["count", "-p", &pid, "app:told"]);
+    let tool = Tool::armed(&["trace", "-p", &pid, "usdt:app:app:told"]);
+    call(&mut target, 20);
+    tool.signal(libc::SIGINT);
+    assert_eq!(told(&tool.ran()), expected, "the entry is counted");
+    assert_eq!(entry.interrupt().hits("told", "entry"), 20);
+    let tool = Tool::armed(&["trace", "-p", &pid, "usdt:app:app:told", "app:told"]);
+    call(&mut target, 20);
+    tool.signal(libc::SIGINT);
+    assert_eq!(told(&tool.ran()), expected, "the entry is recorded");
+    before.assert_restored(target.pid());
+    call(&mut target, 10);
+}
+
 #[test]
 fn returns_and_times_of_places_are_refused() {
     let program = app(&[]);
