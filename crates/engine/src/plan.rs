@@ -6,7 +6,7 @@ use crate::admit::{Best, Facts, Runtime, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
 use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
-use crate::{Clause, Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
+use crate::{Clause, Clauses, Home, Meant, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use trapless_isa::detour::{BodyStacks, RECORD_NO_RESULT};
@@ -205,7 +205,21 @@ pub(crate) fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> S
         code: request.function.code(),
         padding: request.function.padding(),
         targets: modules[request.module].targets,
+        observed: &modules[request.module].observed,
     }
+}
+
+/// Where some requests of a module tell of registers inside of functions, in order. At calls nothing is overwritten ahead of them.
+fn observed(requests: &[Request<'_>], module: usize) -> Vec<u64> {
+    let tells = |request: &&Request<'_>| {
+        let Wanted { record_entry, run_entry, .. } = request.wanted;
+        let is_place = request.role == Role::Whole && request.meant == Meant::All;
+        request.module == module && is_place && (record_entry.is_some() || run_entry)
+    };
+    let mut found: Vec<u64> = requests.iter().filter(tells).map(|request| request.address).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 impl<'m> Plan<'m> {
@@ -226,7 +240,7 @@ impl<'m> Plan<'m> {
     /// The same where the sites call bodies of a `script`.
     pub fn with_script(
         facts: &Facts,
-        modules: Vec<Module<'m>>,
+        mut modules: Vec<Module<'m>>,
         requests: &[Request<'m>],
         allowed: &[Mechanism],
         home: Home,
@@ -266,6 +280,9 @@ impl<'m> Plan<'m> {
             false => requests.into(),
         };
         let requests = &requests[..];
+        for (index, module) in modules.iter_mut().enumerate() {
+            module.observed = observed(requests, index);
+        }
         let judge = Judge { facts, modules: &modules, allowed, script };
         let requests = judge.with_ways(requests, &mut skipped);
         let mut verdicts = judge.all(&requests);

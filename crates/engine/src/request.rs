@@ -17,6 +17,8 @@ pub struct Module<'m> {
     pub end: u64,
     /// Where control can arrive other than by falling through, in addresses of the target.
     pub targets: &'m BranchTargets,
+    /// Addresses inside of its functions where registers are told of, in order. The plan finds them.
+    pub observed: Vec<u64>,
     /// Run-time systems that the file shows.
     pub runtimes: Runtimes,
     /// Address of its entry point in the target.
@@ -65,6 +67,7 @@ impl Module<'_> {
             code: function.code(),
             padding: function.padding(),
             targets: self.targets,
+            observed: &self.observed,
         }
     }
 }

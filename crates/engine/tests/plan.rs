@@ -132,6 +132,7 @@ fn module<'m>(
         start: TEXT,
         end: TEXT + 0x1000,
         targets,
+        observed: Vec::new(),
         runtimes: Runtimes::default(),
         entry: 0,
         goroutines: None,
@@ -199,6 +200,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         }
         let all = All(ranges.iter().map(function).collect());
         let module = Module {
+            observed: Vec::new(),
             runtimes: marks.runtimes(),
             entry: TEXT,
             ..module(Machine::X86_64, &targets, &functions, &all)
@@ -275,6 +277,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                         code: known.function.code(),
                         padding: known.function.padding(),
                         targets: &targets,
+                        observed: &[],
                     };
                     let all = Machine::X86_64.isa().exits(
                         &at(known.function.address),

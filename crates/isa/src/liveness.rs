@@ -6,6 +6,8 @@
 //! bytes or of patience) whatever was not yet written is live, but for what the instruction set knows to be unread there. So nothing is assumed of
 //! calling conventions: local callers compiled with `-fipa-ra`, hand-written assembly and its flags across calls are as safe as any.
 //!
+//! Where a probe tells of registers ([`Site::observed`]) all of them are read.
+//!
 //! Nor is anything assumed of handlers: one for faults, which a program may install at any time, may go on behind an instruction that has
 //! written nothing. So what may fault reads and never writes.
 
@@ -79,6 +81,7 @@ pub(crate) fn dead(all: Known, site: &Site<'_>, address: u64, steps: impl Steps)
     let mut scan = Scan {
         steps,
         code: (site.function, site.code.len() as u64),
+        observed: site.observed,
         all,
         live: Known::default(),
         paths: Vec::new(),
@@ -93,8 +96,9 @@ pub(crate) fn dead(all: Known, site: &Site<'_>, address: u64, steps: impl Steps)
     all.without(scan.live)
 }
 
-struct Scan<S> {
+struct Scan<'s, S> {
     steps: S,
+    observed: &'s [u64],
     /// Address and length of the function.
     code: (u64, u64),
     all: Known,
@@ -108,7 +112,7 @@ struct Scan<S> {
     patience: u32,
 }
 
-impl<S: Steps> Scan<S> {
+impl<S: Steps> Scan<'_, S> {
     fn path(&mut self, mut address: u64, mut written: Known) {
         loop {
             if self.tells_nothing(written) || self.covered(address, written) {
@@ -118,6 +122,9 @@ impl<S: Steps> Scan<S> {
             self.seen |= remainder(address);
             if address.wrapping_sub(self.code.0) >= self.code.1 {
                 return self.reads_all_but(written.and(self.steps.unread_at(address)));
+            }
+            if self.observed.binary_search(&address).is_ok() {
+                return self.reads_all_but(written);
             }
             let Some(step) = self.step(address) else { return self.reads_all_but(written) };
             self.live = self.live.and(step.reads.without(written));

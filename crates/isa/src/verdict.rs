@@ -96,6 +96,8 @@ pub struct Site<'a> {
     pub padding: &'a [u8],
     /// Addresses in the module that control can reach other than by falling through.
     pub targets: &'a BranchTargets,
+    /// Addresses, in order, where a probe tells what is in registers: no instruction may read that any more, and a detour must not overwrite it.
+    pub observed: &'a [u64],
 }
 
 impl<'a> Site<'a> {

@@ -15,7 +15,8 @@ fn bytes(words: &[u32]) -> Vec<u8> {
 
 fn verdict(words: &[u32]) -> Result<(), Reason> {
     let (code, targets) = (bytes(words), BranchTargets::default());
-    let site = Site { address: AT, function: AT, code: &code, padding: &[], targets: &targets };
+    let site =
+        Site { address: AT, function: AT, code: &code, padding: &[], targets: &targets, observed: &[] };
     AARCH64.return_verdict(&site)
 }
 

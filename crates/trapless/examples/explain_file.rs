@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         code: module.code(function.range()).ok_or("its code is not in the file")?,
         padding: module.padding_after(function),
         targets: &targets,
+        observed: &[],
     };
     println!("{name} at {:#x}, {} bytes, {:?}", site.address, site.code.len(), module.machine());
     let ladder = isa.verdict(&site);

@@ -61,6 +61,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
         start,
         end: start + SIZE,
         targets: &targets,
+        observed: Vec::new(),
         runtimes: Runtimes::default(),
         entry: 0,
         goroutines: None,

@@ -119,6 +119,7 @@ fn nearly_every_function_can_have_a_detour() {
                 code: library.code(function, size),
                 padding: &[],
                 targets: &targets,
+                observed: &[],
             };
             let ladder = POWERPC64LE.verdict(&site);
             let mut tally = |kind, count: &mut usize, outcome: Result<(), Reason>| match outcome {
@@ -157,7 +158,8 @@ fn many_entries_have_registers_to_spare() {
         let (mut entries, mut two, mut cr0, mut enough) = (0, 0, 0, 0);
         for (&function, &size) in &library.functions {
             let code = library.code(function, size);
-            let site = Site { address: function, function, code, padding: &[], targets: &targets };
+            let site =
+                Site { address: function, function, code, padding: &[], targets: &targets, observed: &[] };
             let Ok(displaced) = POWERPC64LE.verdict(&site).jump else { continue };
             let live = liveness(&site, displaced.start);
             assert_eq!(

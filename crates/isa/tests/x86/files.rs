@@ -102,6 +102,7 @@ impl Library {
                     code: &bytes[..length],
                     padding: &bytes[length..gap],
                     targets: &self.targets,
+                    observed: &[],
                 },
             );
         }

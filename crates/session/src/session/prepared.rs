@@ -226,6 +226,7 @@ impl<'i> Prepared<'i> {
                 start: range.start,
                 end: range.end,
                 targets: &file.targets,
+                observed: Vec::new(),
                 runtimes: file.runtimes,
                 entry: file.module.entry().wrapping_add(file.bias),
                 goroutines: file.goroutines,

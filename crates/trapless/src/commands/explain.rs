@@ -184,6 +184,7 @@ fn explain<'m>(
         code: request.function.code(),
         padding: request.function.padding(),
         targets: module.targets,
+        observed: &[],
     };
     let mut text = format!("{title} at {:#x}\n", request.address);
     for usdt in &verdicts.usdt {

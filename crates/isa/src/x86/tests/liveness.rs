@@ -51,7 +51,14 @@ fn only_what_every_path_overwrites_is_dead() {
     for (name, code, dead, flags_dead) in cases {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+        let site = Site {
+            address: 0x1000,
+            function: 0x1000,
+            code: &code,
+            padding: &[],
+            targets: &targets,
+            observed: &[],
+        };
         let found = liveness(64, &site, 0x1000);
         assert_eq!((found.dead, found.flags_dead), (RegisterSet(*dead), *flags_dead), "{name}");
     }
@@ -72,7 +79,14 @@ fn what_may_fault_writes_nothing_but_in_go() {
     for (name, code, anywhere, in_go) in cases {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site { address: 0x1002, function: 0x1000, code: &code, padding: &[], targets: &targets };
+        let site = Site {
+            address: 0x1002,
+            function: 0x1000,
+            code: &code,
+            padding: &[],
+            targets: &targets,
+            observed: &[],
+        };
         for (stack, dead) in [(Stack::Enough, anywhere), (Stack::None, anywhere), (Stack::NoneInGo, in_go)] {
             let found = spare(64, &site, site.address, stack).dead.0 & (RAX | RDX);
             assert_eq!(found, *dead, "{name} {stack:?}");
@@ -80,12 +94,41 @@ fn what_may_fault_writes_nothing_but_in_go() {
     }
 }
 
+/// Where a probe tells of registers, all are read that were not written, and so are flags.
+#[test]
+fn what_a_probe_tells_is_live() {
+    // mov ecx,1; mov edx,2; xor eax,eax; xor esi,esi; ret
+    let code = hex("b901000000 ba02000000 31c0 31f6 c3");
+    let targets = BranchTargets::default();
+    let site = Site {
+        address: 0x1000,
+        function: 0x1000,
+        code: &code,
+        padding: &[],
+        targets: &targets,
+        observed: &[0xfff, 0x100a, 0x2000],
+    };
+    let found = liveness(64, &site, 0x1000);
+    assert_eq!((found.dead, found.flags_dead), (RegisterSet(RCX | RDX), false));
+    let found = liveness(64, &Site { observed: &[], ..site }, 0x1000);
+    assert_eq!((found.dead, found.flags_dead), (RegisterSet(RAX | RCX | RDX | 1 << 6), true));
+    // A loop may lead to the place itself once more.
+    assert!(liveness(64, &site, 0x100a).dead.is_empty());
+}
+
 #[test]
 fn the_scan_is_bounded() {
     let mut code = hex(&"6690".repeat(200));
     code.extend(hex("31c0c3"));
     let targets = BranchTargets::default();
-    let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+    let site = Site {
+        address: 0x1000,
+        function: 0x1000,
+        code: &code,
+        padding: &[],
+        targets: &targets,
+        observed: &[],
+    };
     assert!(liveness(64, &site, 0x1000).dead.is_empty());
     assert_eq!(liveness(64, &site, 0x1000 + 2 * 150).dead.iter().next(), Some(0));
 }

@@ -41,7 +41,8 @@ impl Case {
     ) -> Turns {
         let (code, padding) = (hex(&self.code), hex(self.padding));
         let targets = known(BranchTargets::new(self.targets.iter().map(|target| AT + target).collect()));
-        let site = Site { address, function: AT, code: &code, padding: &padding, targets: &targets };
+        let site =
+            Site { address, function: AT, code: &code, padding: &padding, targets: &targets, observed: &[] };
         let isa = machine.isa();
         let displaced = isa.verdict(&site).jump?;
         let turns = isa.turns(&site, &displaced)?;
