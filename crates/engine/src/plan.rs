@@ -2,7 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, Runtime, original, require_unwinders, stack_of};
+use crate::admit::{Best, Facts, Runtime, entry_of, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
 use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
@@ -210,13 +210,18 @@ pub(crate) fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> S
 }
 
 /// Where some requests of a module tell of registers inside of functions, in order. At calls nothing is overwritten ahead of them.
-fn observed(requests: &[Request<'_>], module: usize) -> Vec<u64> {
-    let tells = |request: &&Request<'_>| {
-        let Wanted { record_entry, run_entry, .. } = request.wanted;
-        let is_place = request.role == Role::Whole && request.meant == Meant::All;
-        request.module == module && is_place && (record_entry.is_some() || run_entry)
+fn observed(requests: &[Request<'_>], modules: &[Module<'_>], module: usize) -> Vec<u64> {
+    let is_place = |request: &Request<'_>| {
+        request.meant == Meant::All || request.address != entry_of(&modules[module], &request.function)
     };
-    let mut found: Vec<u64> = requests.iter().filter(tells).map(|request| request.address).collect();
+    let tells = requests.iter().filter(|request| {
+        let Wanted { record_entry, run_entry, .. } = request.wanted;
+        request.module == module
+            && request.role == Role::Whole
+            && (record_entry.is_some() || run_entry)
+            && is_place(request)
+    });
+    let mut found: Vec<u64> = tells.map(|request| request.address).collect();
     found.sort_unstable();
     found.dedup();
     found
@@ -280,8 +285,9 @@ impl<'m> Plan<'m> {
             false => requests.into(),
         };
         let requests = &requests[..];
-        for (index, module) in modules.iter_mut().enumerate() {
-            module.observed = observed(requests, index);
+        let observed: Vec<_> = (0..modules.len()).map(|index| observed(requests, &modules, index)).collect();
+        for (module, observed) in modules.iter_mut().zip(observed) {
+            module.observed = observed;
         }
         let judge = Judge { facts, modules: &modules, allowed, script };
         let requests = judge.with_ways(requests, &mut skipped);

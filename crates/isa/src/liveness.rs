@@ -8,8 +8,9 @@
 //!
 //! Where a probe tells of registers ([`Site::observed`]) all of them are read.
 //!
-//! Nor is anything assumed of handlers: one for faults, which a program may install at any time, may go on behind an instruction that has
-//! written nothing. So what may fault reads and never writes.
+//! A handler of faults, which a program may install at any time, may go on behind an instruction that has written nothing. So what may
+//! fault reads and never writes; but in Go, where a fault is a panic, and but for accesses that fail only where the program's own frame
+//! or data is gone. One that goes on elsewhere is taken to find there what calls keep, as where an exception lands.
 
 use crate::Site;
 use alloc::vec::Vec;

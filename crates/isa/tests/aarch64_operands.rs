@@ -176,27 +176,29 @@ fn operands_are_recorded_as_they_were_at_the_entry() {
     }
 }
 
-/// Where the body below is, and where it puts what it is given.
-const BODY: u64 = 0x110_0000;
-const TOLD: u64 = 0x33_5000_0000;
+/// Where the two bodies below are, and where each puts what it is given.
+const BODIES: [u64; 2] = [0x110_0000, 0x120_0000];
+const TOLD: [u64; 2] = [0x33_5000_0000, 0x33_5001_0000];
 
-/// Stores the words that its only extra points to.
-fn body(words: u32) -> Vec<u8> {
+/// Stores the words that one of its extras points to, and then what another one is.
+fn body(told: u64, operands: u32, words: u32, other: u32) -> Vec<u8> {
     let mut code = vec![
-        0xf940_03f0,                                       // ldr x16, [sp]
+        0xf940_03f0 | operands << 10,                      // ldr x16, [sp, #8 * operands]
+        0xd280_0011 | (told & 0xffff) as u32 * 32,         // movz x17, #…
+        0xf2a0_0011 | ((told >> 16 & 0xffff) as u32) << 5, // movk x17, #…, lsl 16
+        0xf2c0_0011 | ((told >> 32 & 0xffff) as u32) << 5, // movk x17, #…, lsl 32
         0xf81f_0fe9,                                       // str x9, [sp, #-16]!
-        0xd2a0_0011 | ((TOLD >> 16 & 0xffff) as u32) << 5, // movz x17, #…, lsl 16
-        0xf2c0_0011 | ((TOLD >> 32 & 0xffff) as u32) << 5, // movk x17, #…, lsl 32
     ];
     for word in 0..words {
         // ldr x9, [x16, #8 * word]; str x9, [x17, #8 * word]
         code.extend([0xf940_0209 | word << 10, 0xf900_0229 | word << 10]);
     }
-    code.extend([0xf841_07e9, 0xd65f_03c0]); // ldr x9, [sp], #16; ret
+    // ldr x9, [sp, #16 + 8 * other]; str x9, [x17, #8 * words]; ldr x9, [sp], #16; ret
+    code.extend([0xf940_03e9 | (2 + other) << 10, 0xf900_0229 | words << 10, 0xf841_07e9, 0xd65f_03c0]);
     code.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-/// Two bodies, the first of which asks for the same, told twice.
+/// Two bodies ask for them, of which each takes other things, too.
 #[test]
 fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
     let mut random = Random(7);
@@ -225,14 +227,35 @@ fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
                 (passed, Some(operand))
             })
             .unzip();
-        let takes = Takes::of(&[Extra::Operands]);
-        let run = |body| Run { body, takes, frame: 64, vectors: false, site: HITS, operands: &passed };
-        let runs = [run(BODY), run(BODY)];
-        let entry = Steps::of([EntryStep::Count(HITS), EntryStep::Run(takes)]);
+        // What else they take, of which one is looked at.
+        let others = [
+            (&[Extra::StackPointer][..], Extra::StackPointer, STACK),
+            (&[Extra::Site, Extra::Tid, Extra::InstructionPointer], Extra::InstructionPointer, FUNCTION),
+            (&[Extra::Time, Extra::Tid, Extra::StackPointer, Extra::Registers], Extra::StackPointer, STACK),
+            (&[Extra::Site], Extra::Site, HITS.into()),
+        ];
+        let others = [random.pick(&others), random.pick(&others)];
+        let takes = others.map(|(all, ..)| Takes::of(all).with(Extra::Operands));
+        let index = |which: usize, extra| takes[which].iter().position(|own| own == extra).unwrap() as u32;
+        let run = |which: usize| Run {
+            body: BODIES[which],
+            takes: takes[which],
+            frame: 64,
+            vectors: false,
+            site: HITS,
+            operands: &passed,
+        };
+        let runs = [run(0), run(1)];
+        let both = takes[0].iter().chain(takes[1].iter()).collect();
+        let entry = Steps::of([EntryStep::Count(HITS), EntryStep::Run(both)]);
         let payload = Payload { entry, ..Payload::default() };
         let mut machine = detoured(payload, Runs { entry: &runs, at_return: &[] }, &[]).unwrap();
-        machine.load(BODY, &body(2 * passed.len() as u32));
-        machine.load(TOLD, &[0; 16 * MOST_PASSED]);
+        for which in 0..2 {
+            let words = 2 * passed.len() as u32;
+            let (operands, other) = (index(which, Extra::Operands), index(which, others[which].1));
+            machine.load(BODIES[which], &body(TOLD[which], operands, words, other));
+            machine.load(TOLD[which], &[0; 16 * MOST_PASSED + 8]);
+        }
         for (at, size) in [(DATA, DATA_SIZE), (STACK, 0x1000)] {
             machine.load(at, &vec![0; size as usize]);
         }
@@ -242,7 +265,7 @@ fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
         machine.run_to(x[30]);
         assert_eq!(machine.registers, Registers { pc: x[30], ..start }, "{passed:x?}");
         let register = |n: u8| x.get(usize::from(n)).copied().unwrap_or(STACK);
-        for (n, (passed, operand)) in (0..).zip(passed.iter().zip(&operands)) {
+        let expected = passed.iter().zip(&operands).flat_map(|(passed, operand)| {
             let value = match (*passed, *operand) {
                 (Passed::Known(value), _) => value,
                 (Passed::Vector(number, _), _) => machine.vectors[usize::from(number)],
@@ -254,10 +277,36 @@ fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
                 }
                 other => panic!("{other:?}"),
             };
-            let word = |at: u64| machine.memory.get(TOLD + at);
-            assert_eq!([word(16 * n), word(16 * n + 8)], [value, passed.form().into()], "{passed:x?}");
+            [value, passed.form().into()]
+        });
+        let expected: Vec<u64> = expected.collect();
+        for (told, (_, _, other)) in TOLD.into_iter().zip(others) {
+            let words = (0..=expected.len() as u64).map(|n| machine.memory.get(told + 8 * n));
+            let expected: Vec<u64> = expected.iter().copied().chain([other]).collect();
+            assert_eq!(words.collect::<Vec<_>>(), expected, "{passed:x?}");
         }
     }
+}
+
+#[test]
+fn operands_that_no_body_can_be_passed_are_refused() {
+    let refused = |passed: &[Passed], extra: Extra| {
+        let takes = Takes::of(&[extra]);
+        let run = Run { body: BODIES[0], takes, frame: 64, vectors: false, site: HITS, operands: passed };
+        let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), ..Payload::default() };
+        detoured(payload, Runs { entry: &[run], at_return: &[] }, &[]).err()
+    };
+    let register = |register, shift| Passed::Register { register, shift, width: 8 };
+    assert_eq!(refused(&[register(31, 0)], Extra::Operands), None);
+    for passed in [
+        &[register(32, 0)][..],
+        &[register(0, 8)],
+        &[Passed::Memory(Operand::Register(0), 8)],
+        &[Passed::Known(0); MOST_PASSED + 1],
+    ] {
+        assert_eq!(refused(passed, Extra::Operands), Some(Reason::NotImplemented), "{passed:?}");
+    }
+    assert_eq!(refused(&[], Extra::Processor), Some(Reason::NoProcessor));
 }
 
 #[test]

@@ -100,20 +100,30 @@ impl Mappings {
         const APPLICATION: u64 = 0x7e80_0000_0000;
         /// The same where 46 bits are all, as with powerpc's small pages.
         const APPLICATION_46: u64 = 0x3e80_0000_0000;
-        /// The same of arm64's 48: `HiAppMem` and `app-15`.
-        const APPLICATION_48: u64 = 0xffff_0000_0000;
+        /// The same of arm64's 48, by those of gcc since 13 and of clang since 16.
+        const APPLICATION_48: u64 = 0xfc00_0000_0000;
+        /// By older ones.
+        const OLDER_APPLICATION_48: u64 = 0xffff_0000_0000;
         /// For mappings of the program to come. A larger one goes below ours.
         const ROOM: u64 = 64 << 30;
         if rules.end.0 <= 1 << 32 {
             return RemoteAddr(if rules.end.0 > NARROW + (1 << 28) { NARROW } else { NARROWER });
         }
-        let by_bits = [(46, APPLICATION_46), (47, APPLICATION)];
-        let application = by_bits.iter().find(|(bits, _)| rules.end.0 <= 1 << bits);
-        let application = application.map_or(APPLICATION_48, |found| found.1);
+        let application = match u64::BITS - (rules.end.0 - 1).leading_zeros() {
+            48.. => APPLICATION_48,
+            47 => APPLICATION,
+            46 => APPLICATION_46,
+            // Nothing is known of these, but that libraries lie high.
+            _ => rules.end.0 / 2,
+        };
         let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= application);
         let lowest = starts.min().unwrap_or(rules.end.0).min(rules.end.0);
-        // As near as what begins there is what ends there.
-        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application + size))
+        let older = OLDER_APPLICATION_48;
+        if application == APPLICATION_48 && lowest > older && (lowest - older) / 4 >= size {
+            return RemoteAddr(older + (lowest - older) / 2);
+        }
+        // Of two places that are equally near the lower one is taken: the one that ends here.
+        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application.saturating_add(size)))
     }
 
     /// The free ranges, ascending.
@@ -296,12 +306,34 @@ mod tests {
             let found = gaps(maps, &shorter, near..near, u64::MAX, 1 << 30)[0];
             assert!(found >= 0x3e80_0000_0000 && found + (1 << 30) <= lowest - (64 << 30), "{found:#x}");
         }
-        // Where little is the application's, and the program itself lies elsewhere.
+        // Where little is the application's, and the program itself lies elsewhere. What comes second does so beside the first.
         let longer = GapRules { end: RemoteAddr(1 << 48), ..RULES };
-        let maps = "aaaac0d10000-aaaac0d11000 r-xp 0 0:0 0\nffffab1d0000-ffffab369000 r-xp 0 0:0 0\n";
-        let near = parse_maps(maps.as_bytes()).unwrap().quiet_place(&longer, 1 << 29).0;
-        let found = gaps(maps, &longer, near..near, u64::MAX, 1 << 29)[0];
-        assert!(found >= 0xffff_0000_0000 && found + (1 << 29) <= 0xffff_ab1d_0000, "{found:#x}");
+        let program = "aaaac0d10000-aaaac0d11000 r-xp 0 0:0 0\n";
+        let library = "ffffab1d0000-ffffab369000 r-xp 0 0:0 0\n";
+        for (size, lowest) in
+            [(1 << 16, 0xffff_0000_0000), (1 << 29, 0xffff_0000_0000), (17 << 30, 0xfc00_0000_0000)]
+        {
+            let (mut maps, mut first) = (format!("{program}{library}"), None);
+            for _ in 0..2 {
+                let parsed = parse_maps(maps.as_bytes()).unwrap();
+                let near = first.unwrap_or_else(|| parsed.quiet_place(&longer, size).0);
+                let size = if first.is_some() { 1 << 16 } else { size };
+                let found = gaps(&maps, &longer, near..near, u64::MAX, size)[0];
+                assert!(found >= lowest && found + size <= 0xffff_ab1d_0000, "{size:#x}: {found:#x}");
+                maps = format!("{program}{found:x}-{:x} rw-s 0 0:0 0\n{library}", found + size);
+                first = Some(near);
+            }
+        }
+        // Fewer bits than any sanitizer has a layout for, as arm64's kernels may be configured.
+        for bits in [39, 42] {
+            let end = 1u64 << bits;
+            let few = GapRules { end: RemoteAddr(end), ..RULES };
+            let lowest = end - (3 << 30);
+            let maps = format!("{lowest:x}-{:x} r-xp 0 0:0 0\n", lowest + 0x1000);
+            let near = parse_maps(maps.as_bytes()).unwrap().quiet_place(&few, 1 << 29).0;
+            let found = gaps(&maps, &few, near..near, u64::MAX, 1 << 29)[0];
+            assert!(found >= end / 2 && found + (1 << 29) <= lowest - (64 << 30), "{bits}: {found:#x}");
+        }
     }
 
     #[test]

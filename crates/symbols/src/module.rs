@@ -49,7 +49,7 @@ pub struct Module {
     // addr2line fills its own caches behind a shared reference, on one thread at a time.
     lines: OnceLock<Option<Mutex<Lines>>>,
     /// Of symbols that are not thread-local, with their sizes.
-    addresses: OnceLock<HashMap<Box<[u8]>, Extent>>,
+    addresses: OnceLock<HashMap<Box<[u8]>, Option<Extent>>>,
     debug: OnceLock<Option<DebugSections>>,
     pub(crate) units: OnceLock<UnitTable>,
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
@@ -291,7 +291,8 @@ impl Module {
         self.pointers.get_or_init(|| pointers::code_pointers(&self.image, &self.source, &self.code))
     }
 
-    /// The address of a symbol of any kind but thread-local ones, as the file's own tables have it.
+    /// The address of a symbol of any kind but thread-local ones, as the file's own tables have it. Of variables that are there by one
+    /// name at several addresses, as static ones of several sources, nobody can tell which is meant: that is none.
     pub fn symbol_address(&self, name: &str) -> Option<u64> {
         self.symbol(name).map(|(address, _)| address)
     }
@@ -303,18 +304,24 @@ impl Module {
 
     fn symbol(&self, name: &str) -> Option<Extent> {
         let addresses = self.addresses.get_or_init(|| {
-            let mut addresses = HashMap::new();
+            let mut addresses: HashMap<Box<[u8]>, Option<Extent>> = HashMap::new();
             for table in [Table::Static, Table::Dynamic] {
                 // What cannot be read is not there.
                 let _ = for_each_symbol(&self.image, &self.source, table, &mut |symbol| {
-                    if symbol.kind != elf::STT_TLS {
-                        addresses.entry(symbol.name.into()).or_insert((symbol.address, symbol.size));
+                    if symbol.kind == elf::STT_TLS {
+                        return;
+                    }
+                    let own = Some((symbol.address, symbol.size));
+                    let known = addresses.entry(symbol.name.into()).or_insert(own);
+                    let is_data = matches!(symbol.kind, elf::STT_OBJECT | elf::STT_NOTYPE | elf::STT_COMMON);
+                    if is_data && known.is_some_and(|known| known.0 != symbol.address) {
+                        *known = None;
                     }
                 });
             }
             addresses
         });
-        addresses.get(name.as_bytes()).copied()
+        addresses.get(name.as_bytes()).copied().flatten()
     }
 
     /// Its USDT probes, in the order of their notes; none is no error.

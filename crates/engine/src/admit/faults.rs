@@ -20,7 +20,7 @@ const SIGNALS: [(i32, &str, Faults); 4] = [
 pub(crate) const MAY_FAULT: [i32; SIGNALS.len()] = [SIGNALS[0].0, SIGNALS[1].0, SIGNALS[2].0, SIGNALS[3].0];
 
 /// Whether the process handles any.
-pub(crate) fn handles_faults(facts: &Facts) -> bool {
+fn handles_faults(facts: &Facts) -> bool {
     MAY_FAULT.iter().any(|&signal| is_handled(facts, signal))
 }
 

@@ -133,8 +133,11 @@ impl Template<'_> {
 
     /// Calls one body.
     fn run(&mut self, run: &Run<'_>, at: At) -> Emitted<()> {
-        let operands = run.takes.has(Extra::Operands) && at == At::Entry;
-        let operands = if operands { run.operands.get(..MOST_PASSED).unwrap_or(run.operands) } else { &[] };
+        let takes_operands = run.takes.has(Extra::Operands) && at == At::Entry;
+        let operands = if takes_operands { run.operands } else { &[] };
+        if operands.len() > MOST_PASSED {
+            return Err(Reason::NotImplemented);
+        }
         let extras = (8 * run.takes.count()).next_multiple_of(16);
         let pushed = extras + 16 * operands.len() as u32;
         if pushed > 0 {
@@ -162,7 +165,7 @@ impl Template<'_> {
                 }
                 Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
                 Extra::Operands => self.code.emit([a::add_immediate(TEMPORARY, SP, extras)]),
-                Extra::Processor => return Err(Reason::NotImplemented),
+                Extra::Processor => return Err(Reason::NoProcessor),
             }
             self.code.emit([a::str(TEMPORARY, SP, place)]);
         }

@@ -195,6 +195,11 @@ fn registers_are_dead_that_every_path_writes_before_it_reads_them() {
     };
     let dead = aarch64::liveness::dead_registers(&site, ADDRESS);
     assert_eq!(dead & r(&[9, 10, 11, 12, 13]), r(&[10, 12]));
+    // What would be written in full if it did not fault: stqcx. r4,0,r3
+    let code = 0x7c80_196d_u32.to_le_bytes();
+    let site = Site { code: &code, ..site };
+    let step = powerpc::step(&site, ADDRESS).unwrap();
+    assert_eq!((step.writes, step.may_fault), (Known { registers: 0, flags: 1 }, true));
     let known = Known { registers: 5, flags: 1 };
     assert_eq!(known.and(Known { registers: 2, flags: 0 }).without(known), Known { registers: 2, flags: 0 });
 }

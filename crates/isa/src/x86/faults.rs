@@ -26,20 +26,27 @@ pub(super) fn faults(bits: u32, code: &[u8], address: u64) -> Faults {
         if accesses.iter().any(|access| is_wild(bits, access, frame)) {
             found = found.with(Faults::MEMORY);
         }
-        if instruction.mnemonic() == Mov
-            && instruction.op0_register().full_register() == Register::RBP
-            && instruction.op1_register().full_register() == Register::RSP
-        {
-            frame = true;
-        }
+        frame |= sets_frame(&instruction);
     }
     found
 }
 
-/// Whether `instruction` alone may raise any, in a function with a frame.
-pub(super) fn may_fault(bits: u32, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+/// Whether it makes rbp point to the frame.
+pub(super) fn sets_frame(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_register().full_register() == Register::RBP
+        && instruction.op1_register().full_register() == Register::RSP
+}
+
+/// Whether `instruction` alone may raise any. `frame`: in its function rbp points to the frame.
+pub(super) fn may_fault(
+    bits: u32,
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+    frame: bool,
+) -> bool {
     let mut accesses =
-        || factory.info(instruction).used_memory().iter().any(|access| is_wild(bits, access, true));
+        || factory.info(instruction).used_memory().iter().any(|access| is_wild(bits, access, frame));
     let touches = !matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Lea | Mnemonic::Leave);
     of_kind(bits, instruction) != Faults::NONE || touches && accesses()
 }

@@ -1,7 +1,7 @@
 //! Which registers and flags does an instruction read and write, and who reads none of them? The scan is `crate::liveness`.
 
 use super::decode::decoder;
-use super::faults::may_fault;
+use super::faults::{may_fault, sets_frame};
 use super::goroutine;
 use crate::liveness::{Known, Next, Step, Steps, dead};
 use crate::{Site, Stack};
@@ -92,8 +92,8 @@ enum Language {
 fn scan(bits: u32, site: &Site<'_>, address: u64, language: Language) -> Liveness {
     let registers = if bits == 64 { 0xffff } else { 0x00ff } & !RSP;
     let decoder = decoder(bits, site.code, site.function);
-    let reader =
-        Reader { site, bits, start: address, language, decoder, factory: InstructionInfoFactory::new() };
+    let factory = InstructionInfoFactory::new();
+    let reader = Reader { site, bits, start: address, language, decoder, factory, has_frame: None };
     let dead = dead(Known { registers, flags: ARITHMETIC }, site, address, reader);
     Liveness { dead: RegisterSet(dead.registers as u16), flags_dead: dead.flags == ARITHMETIC }
 }
@@ -105,7 +105,12 @@ struct Reader<'a> {
     language: Language,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
+    /// Whether the function begins with making rbp point to its frame, once that was asked.
+    has_frame: Option<bool>,
 }
+
+/// How far into a function that is looked for.
+const PROLOGUE: usize = 16;
 
 impl Steps for Reader<'_> {
     fn step(&mut self, address: u64) -> Option<Step> {
@@ -135,8 +140,7 @@ impl Steps for Reader<'_> {
         if self.may_be_static_probe(&instruction) {
             reads.registers = u32::MAX;
         }
-        let may_fault =
-            self.language != Language::Go && may_fault(self.bits, &instruction, &mut self.factory);
+        let may_fault = self.language != Language::Go && self.may_fault(&instruction);
         Some(Step { reads, writes, may_fault, next })
     }
 
@@ -157,11 +161,23 @@ impl Reader<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// Whether a static probe may be there, of which another detour tells what is in its registers: a nop of one or five bytes. At the detour's own
-    /// place everything is told before anything is overwritten, and Go has no static probes.
+    fn may_fault(&mut self, instruction: &Instruction) -> bool {
+        let has_frame = instruction.memory_base().full_register() == Register::RBP && self.has_frame();
+        may_fault(self.bits, instruction, &mut self.factory, has_frame)
+    }
+
+    fn has_frame(&mut self) -> bool {
+        let (bits, site) = (self.bits, self.site);
+        let prologue = || decoder(bits, site.code, site.function).into_iter().take(PROLOGUE);
+        *self.has_frame.get_or_insert_with(|| prologue().any(|instruction| sets_frame(&instruction)))
+    }
+
+    /// Whether a static probe may be there, of which another detour tells what is in its registers: a nop
+    /// of one, five or ten bytes. At the detour's own place everything is told before anything is
+    /// overwritten, and Go has no static probes.
     fn may_be_static_probe(&self, instruction: &Instruction) -> bool {
         instruction.mnemonic() == Mnemonic::Nop
-            && matches!(instruction.len(), 1 | 5)
+            && matches!(instruction.len(), 1 | 5 | 10)
             && instruction.ip() != self.start
             && self.language != Language::Go
     }

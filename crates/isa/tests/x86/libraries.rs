@@ -135,6 +135,7 @@ fn most_entries_have_registers_and_flags_to_spare() {
             percent(flags, all),
             percent(both, all)
         );
+        assert!(percent(registers, all) > 9.0 && percent(flags, all) > 30.0, "{name}");
     }
 }
 

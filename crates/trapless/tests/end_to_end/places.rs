@@ -3,6 +3,8 @@
 
 use crate::support::Program;
 use crate::support::assembly::X86;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::support::live::Live;
 use crate::support::tool::{Ran, run};
 use serde_json::Value;
 use std::process::Command;
@@ -377,5 +379,55 @@ fn rust_and_go_have_places_too() {
             assert!(found.iter().any(|probe| probe["hits"] == 900), "{ran:?}");
             assert!(found.iter().all(|probe| probe["inlined_into"] == Value::Null), "{ran:?}");
         }
+    }
+}
+
+/// A function of four arguments that reads the first one only and overwrites the others, where a place in it is, and how the others are called.
+#[cfg(target_arch = "x86_64")]
+const UNREAD: (&str, u32, [&str; 3]) = (
+    "test %rax, %rax\\n mov %rdi, %r8\\n lea 3(%rdi,%rdi), %rax\\n xor %ecx, %ecx\\n xor %edx, %edx\\n xor %esi, %esi\\n ret",
+    6,
+    ["si", "dx", "cx"],
+);
+#[cfg(target_arch = "aarch64")]
+const UNREAD: (&str, u32, [&str; 3]) = (
+    "add x9, x0, x0\\n add x0, x9, #3\\n mov x1, #0\\n mov x2, #0\\n mov x3, #0\\n ret",
+    4,
+    ["x1", "x2", "x3"],
+);
+
+/// What no instruction reads any more is told all the same, whatever is counted ahead of it.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn a_place_tells_registers_that_the_program_reads_no_more() {
+    let (text, offset, [one, two, three]) = UNREAD;
+    let source = r#"#include <stdio.h>
+        __asm__(".text\n.globl unread\n.type unread, %function\n.p2align 4\nunread: TEXT\n.size unread, .-unread\n");
+        long unread(long, long, long, long);
+        int main(void) {
+            printf("ready\n");
+            fflush(stdout);
+            while (getchar() != EOF) {
+                long sum = 0;
+                for (long x = 0; x < 20; x++) sum += unread(x, x + 10, x + 20, x + 30);
+                printf("done %ld\n", sum);
+                fflush(stdout);
+            }
+        }"#;
+    let program = Program::build("unread", &source.replace("TEXT", text), &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let script = format!(
+        "uprobe:unread:unread {{ @entries = count(); }}
+         uprobe:unread:unread+{offset} {{ @[reg(\"{one}\"), reg(\"{two}\"), reg(\"{three}\")] = count(); }}"
+    );
+    let live = Live::run(&target, &script);
+    target.tell("");
+    assert_eq!(target.line(), "done 440");
+    let told = live.end();
+    before.assert_restored(target.pid());
+    assert_eq!(told.value("@entries"), 20, "{told:?}");
+    for x in 0..20 {
+        assert_eq!(told.value(&format!("@[{}, {}, {}]", x + 10, x + 20, x + 30)), 1, "{told:?}");
     }
 }

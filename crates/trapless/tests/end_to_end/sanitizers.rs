@@ -54,7 +54,7 @@ fn programs_with_sanitizers_are_probed_launched_and_attached() {
         };
         let path = program.path().to_str().unwrap();
         // clang's functions hand their return address to the thread sanitizer, so they are followed to their exits.
-        for verb in [&["count"][..], &["count", "--return"], &["latency"]] {
+        for verb in [&["count"][..], &["count", "--return"], &["latency"], &["trace"]] {
             let what = format!("{compiler} {sanitizer} {verb:?}");
             let launched = [verb, &["sanitized:probed", "-o", "/dev/null", "--", path]].concat();
             let ran = run(&launched);
@@ -70,6 +70,17 @@ fn programs_with_sanitizers_are_probed_launched_and_attached() {
             if verb == ["count"] {
                 assert_eq!(summary.hits("probed", "entry"), 200, "{what}");
             }
+        }
+        // Scripts have memory of their own, and native code, which not all machines have.
+        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+            let script = "uprobe:sanitized:probed { @ = count(); }";
+            let ran = run(&["-e", script, "-o", "/dev/null", "--", path]);
+            assert_eq!(
+                (ran.code, ran.out.as_str()),
+                (Some(0), "200\n"),
+                "{compiler} {sanitizer}: {}",
+                ran.err
+            );
         }
     }
 }

@@ -45,6 +45,8 @@ fn only_what_every_path_overwrites_is_dead() {
         ("a nop that may be a static probe", "89c1 90 31c0 31c9 c3", RCX, true),
         ("the same of five bytes, behind a write", "31c0 0f1f440000 31c9 c3", RAX, true),
         ("a nop that is none", "89c1 6690 31c0 c3", RCX, true),
+        ("the same of ten bytes", "662e0f1f840000000000 31c9 c3", RCX, true),
+        ("another one of ten bytes", "31c0 662e0f1f840000000000 31c9 c3", RAX, true),
         ("the place itself", "90 31c0 c3", RAX, true),
         ("rsp is never dead", "488d642408 c3", 0, false),
     ];
@@ -72,6 +74,7 @@ fn what_may_fault_writes_nothing_but_in_go() {
         ("a load", "6690 488b07 c3", 0, RAX),
         ("a load from the stack", "6690 488b442408 c3", RAX, RAX),
         ("a load of the program's data", "6690 488b0500100000 c3", RAX, RAX),
+        ("a load from a frame", "6690 8b4508 c3", 0, RAX),
         ("a load, and a write behind it", "6690 488b07 31c0 c3", RAX, RAX),
         ("a division, and what is read by it", "6690 31d2 48f7f7 c3", RDX, RDX),
         ("a conversion that may raise an exception", "6690 f2480f2cc0 c3", 0, RAX),
@@ -91,6 +94,28 @@ fn what_may_fault_writes_nothing_but_in_go() {
             let found = spare(64, &site, site.address, stack).dead.0 & (RAX | RDX);
             assert_eq!(found, *dead, "{name} {stack:?}");
         }
+    }
+}
+
+/// Elsewhere rbp is a register like any other.
+#[test]
+fn frames_are_there_where_functions_make_them() {
+    // push rbp; mov rbp,rsp or mov rbp,rdi; mov eax,[rbp+8]; ret
+    for (name, code, dead) in [
+        ("rbp points to the frame", "55 4889e5 8b4508 c3", RAX),
+        ("rbp points to something else", "55 4889fd 8b4508 c3", 0),
+    ] {
+        let code = hex(code);
+        let targets = BranchTargets::default();
+        let site = Site {
+            address: 0x1000,
+            function: 0x1000,
+            code: &code,
+            padding: &[],
+            targets: &targets,
+            observed: &[],
+        };
+        assert_eq!(liveness(64, &site, 0x1000).dead.0 & RAX, dead, "{name}");
     }
 }
 

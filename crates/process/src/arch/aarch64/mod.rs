@@ -36,9 +36,13 @@ pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 pub(crate) const END_OF_CALL_TAKES_ALL: bool = true;
 /// Bytes behind a module to which pointers of its own may lead.
 pub(crate) const POINTED_PAST: u64 = 0;
-/// Where the addresses of a program end, but for what it asks for by address.
-pub(crate) const fn addresses_end(_page: u64) -> u64 {
-    0xffff_ffff_0000
+/// Where the addresses of a program end, but for what it asks for by address: kernels are configured with 36, 39, 42, 47 or 48 bits of
+/// them (`CONFIG_ARM64_VA_BITS`), and give every program a stack below that end.
+pub(crate) fn addresses_end(_page: u64) -> u64 {
+    let on_the_stack = 0u8;
+    let bits = u64::BITS - (&raw const on_the_stack as u64).leading_zeros();
+    // The last page of 64 KiB is nobody's.
+    (1 << bits.min(48)) - 0x1_0000
 }
 
 /// `NT_ARM_TLS` of `include/uapi/linux/elf.h`: `TPIDR_EL0`, and where there is one `TPIDR2_EL0`.

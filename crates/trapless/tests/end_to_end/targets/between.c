@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #define SIZE (1L << 16)
-/* Whole pages, whether they have 4 KiB or, as on arm64, 16. */
-#define PAGE 16384L
+/* Whole pages, whether they have 4 KiB or, as on arm64, up to 64. */
+#define PAGE 65536L
 
 __attribute__((noinline, noclone)) long probed(const char *text) {
     asm volatile("" : "+r"(text) : : "memory");
@@ -53,7 +53,7 @@ static void run_coroutine(void) {
 
 /* A stack has been this deep. */
 static __attribute__((noinline)) char *deep(void) {
-    char texts[60000] = "deep", *left = texts;
+    char texts[4 * PAGE] = "deep", *left = texts;
     for (int i = 0; i < 10; i++) probed(texts);
     asm volatile("" : "+r"(left));
     return left;

@@ -24,13 +24,7 @@
 #define ANYWHERE "8@[x0] -4@[sp, x0, lsl 3]"
 #define UNKNOWN "8@[x0, w0, sxtw]"
 #else
-#define NOP "nop\n"
-#define PLACE "3"
-#define VECTOR "d"
-#define IN_PLACE "8@3"
-#define CONSTANT "8@i1"
-#define ANYWHERE "8@0(3) -4@8(3)"
-#define UNKNOWN "8@3,1"
+#error "scripts have no native code here"
 #endif
 #define NOTE(name, arguments) \
     "990: " NOP \
