@@ -184,7 +184,7 @@ const TOLD: [u64; 2] = [0x33_5000_0000, 0x33_5001_0000];
 fn body(told: u64, operands: u32, words: u32, other: u32) -> Vec<u8> {
     let mut code = vec![
         0xf940_03f0 | operands << 10,                      // ldr x16, [sp, #8 * operands]
-        0xd280_0011 | (told & 0xffff) as u32 * 32,         // movz x17, #…
+        0xd280_0011 | ((told & 0xffff) as u32) << 5,       // movz x17, #…
         0xf2a0_0011 | ((told >> 16 & 0xffff) as u32) << 5, // movk x17, #…, lsl 16
         0xf2c0_0011 | ((told >> 32 & 0xffff) as u32) << 5, // movk x17, #…, lsl 32
         0xf81f_0fe9,                                       // str x9, [sp, #-16]!

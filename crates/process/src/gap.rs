@@ -120,10 +120,11 @@ impl Mappings {
         let lowest = starts.min().unwrap_or(rules.end.0).min(rules.end.0);
         let older = OLDER_APPLICATION_48;
         if application == APPLICATION_48 && lowest > older && (lowest - older) / 4 >= size {
-            return RemoteAddr(older + (lowest - older) / 2);
+            return RemoteAddr((older + (lowest - older) / 2) & !(rules.page - 1));
         }
         // Of two places that are equally near the lower one is taken: the one that ends here.
-        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application.saturating_add(size)))
+        let place = lowest.saturating_sub(ROOM + size).max(application.saturating_add(size));
+        RemoteAddr(place & !(rules.page - 1))
     }
 
     /// The free ranges, ascending.
@@ -309,7 +310,7 @@ mod tests {
         // Where little is the application's, and the program itself lies elsewhere. What comes second does so beside the first.
         let longer = GapRules { end: RemoteAddr(1 << 48), ..RULES };
         let program = "aaaac0d10000-aaaac0d11000 r-xp 0 0:0 0\n";
-        let library = "ffffab1d0000-ffffab369000 r-xp 0 0:0 0\n";
+        let library = "ffffab1d1000-ffffab369000 r-xp 0 0:0 0\n";
         for (size, lowest) in
             [(1 << 16, 0xffff_0000_0000), (1 << 29, 0xffff_0000_0000), (17 << 30, 0xfc00_0000_0000)]
         {
@@ -319,7 +320,8 @@ mod tests {
                 let near = first.unwrap_or_else(|| parsed.quiet_place(&longer, size).0);
                 let size = if first.is_some() { 1 << 16 } else { size };
                 let found = gaps(&maps, &longer, near..near, u64::MAX, size)[0];
-                assert!(found >= lowest && found + size <= 0xffff_ab1d_0000, "{size:#x}: {found:#x}");
+                assert!(found >= lowest && found + size <= 0xffff_ab1d_1000, "{size:#x}: {found:#x}");
+                assert!(found.is_multiple_of(RULES.page), "{found:#x}");
                 maps = format!("{program}{found:x}-{:x} rw-s 0 0:0 0\n{library}", found + size);
                 first = Some(near);
             }

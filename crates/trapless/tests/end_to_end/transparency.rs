@@ -250,7 +250,7 @@ fn static_stripped_and_musl_programs() {
         };
         transparent_under(possible, program.path(), &[], program.dir(), is_static, || ());
         for verb in &VERBS[possible.len()..] {
-            let ran = run(&[*verb, &["*", "--", program.path().to_str().unwrap()]].concat());
+            let ran = run(&[*verb, &["static_stripped:*", "--", program.path().to_str().unwrap()]].concat());
             ran.assert_refused(1, &["unwinder cannot be probed"]);
         }
     }
