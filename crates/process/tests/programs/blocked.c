@@ -30,6 +30,7 @@ static int pair[2];
 static int semaphore;
 static const char *mode;
 static timer_t flood;
+static volatile int is_ready;
 
 static int is(const char *name) { return strcmp(mode, name) == 0; }
 
@@ -48,7 +49,9 @@ static void *helper(void *unused) {
     (void)unused;
     char byte;
     if (is("flood")) {
-        // The main thread gets a signal as soon as it has got one.
+        // The main thread gets a signal as soon as it has got one. It may do nothing else from then on,
+        // so it has said before that it is ready.
+        while (!is_ready) usleep(100);
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, 0);
@@ -164,6 +167,7 @@ int main(int argc, char **argv) {
         pthread_t thread;
         pthread_create(&thread, 0, helper, 0);
         ready();
+        is_ready = 1;
         if (is("pause")) {
             CHECK(pause() == -1 && errno == EINTR && handled == 1);
         } else if (is("sigsuspend")) {
