@@ -264,10 +264,8 @@ fn forged_records_change_nothing_else() {
 fn find_words(target: &Target, word: u64) -> Vec<u64> {
     let mut found = Vec::new();
     for range in support::anonymous(target.pid()) {
-        // The tables of followed calls and threads are large, and empty.
-        if range.end - range.start > 1 << 20 {
-            continue;
-        }
+        // The tables of followed calls and threads are large, and empty: what is looked for may stand behind them.
+        let range = range.start.max(range.end.saturating_sub(1 << 20))..range.end;
         let bytes = target.read(range.start, (range.end - range.start) as usize);
         let words = bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
         found.extend((range.start..).step_by(8).zip(words).filter(|(_, w)| *w == word).map(|(at, _)| at));
@@ -579,7 +577,14 @@ fn listed(ran: &Ran) -> Vec<(String, Value)> {
 #[test]
 fn files_of_any_kind_show_their_probes() {
     for flags in [&[][..], &["-s"], &["-static"], &["-static", "-s"], &["-no-pie"], &["-static-pie"]] {
-        let program = app(flags);
+        let program = match Program::try_build("gcc", "app", SOURCE, flags) {
+            Ok(program) => program,
+            Err(why) if flags == ["-static-pie"] => {
+                trapless_testing::inapplicable!("the C library has nothing for -static-pie: {why}");
+                continue;
+            }
+            Err(why) => panic!("{why}"),
+        };
         let path = program.path().to_str().unwrap();
         let all = format!("usdt:{path}:*");
         for arguments in [&["list", &all, "-f", "json"][..], &["list", path, "usdt:*", "-f", "json"]] {
