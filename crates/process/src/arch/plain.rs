@@ -27,7 +27,9 @@ pub(crate) fn narrow_end() -> u64 {
 /// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
 pub(crate) fn trapped(code: i32) -> Option<Trapped> {
     match code {
-        libc::TRAP_BRKPT => Some(Trapped::Breakpoint),
+        // In a process that somebody probes by uprobes, powerpc's kernel says no more of a trap that is not one of these (`handle_swbp` of
+        // `kernel/events/uprobes.c`).
+        libc::TRAP_BRKPT | libc::SI_KERNEL => Some(Trapped::Breakpoint),
         libc::TRAP_TRACE | libc::TRAP_HWBKPT => Some(Trapped::Step),
         _ => None,
     }

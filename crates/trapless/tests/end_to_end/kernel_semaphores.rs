@@ -92,6 +92,9 @@ impl Counting {
 /// Both count for a while. The first one is there for five calls more, and who stays longer for another
 /// eleven.
 fn both_count(probed: &mut Probed, mechanism: &str, ours_begins: bool, first_ends_first: bool, others: u16) {
+    println!(
+        "{mechanism}, ours begins: {ours_begins}, the first ends first: {first_ends_first}, {others} others"
+    );
     probed.target.write(probed.semaphore, &others.to_le_bytes());
     let first = Counting::start(ours_begins, mechanism, probed);
     assert_eq!(call(&mut probed.target, 5), others + 1);
