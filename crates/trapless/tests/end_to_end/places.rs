@@ -393,7 +393,7 @@ const UNREAD: (&str, u32, [&str; 3]) = (
 const UNREAD: (&str, u32, [&str; 3]) = (
     "add x9, x0, x0\\n add x0, x9, #3\\n mov x1, #0\\n mov x2, #0\\n mov x3, #0\\n ret",
     4,
-    ["x1", "x2", "x3"],
+    ["r1", "r2", "r3"],
 );
 
 /// What no instruction reads any more is told all the same, whatever is counted ahead of it.
