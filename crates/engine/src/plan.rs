@@ -209,22 +209,20 @@ pub(crate) fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> S
     }
 }
 
-/// Where some requests of a module tell of registers inside of functions, in order. At calls nothing is overwritten ahead of them.
-fn observed(requests: &[Request<'_>], modules: &[Module<'_>], module: usize) -> Vec<u64> {
-    let is_place = |request: &Request<'_>| {
-        request.meant == Meant::All || request.address != entry_of(&modules[module], &request.function)
-    };
-    let tells = requests.iter().filter(|request| {
-        let Wanted { record_entry, run_entry, .. } = request.wanted;
-        request.module == module
-            && request.role == Role::Whole
-            && (record_entry.is_some() || run_entry)
-            && is_place(request)
-    });
-    let mut found: Vec<u64> = tells.map(|request| request.address).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+/// Notes in modules where some requests tell of registers inside of functions. At calls nothing is overwritten ahead of them.
+fn observe(modules: &mut [Module<'_>], requests: &[Request<'_>]) {
+    modules.iter_mut().for_each(|module| module.observed.clear());
+    for Request { role, wanted, meant, address, function, module, .. } in requests {
+        let module = &mut modules[*module];
+        let tells = *role == Role::Whole && (wanted.record_entry.is_some() || wanted.run_entry);
+        if tells && (*meant == Meant::All || *address != entry_of(module, function)) {
+            module.observed.push(*address);
+        }
+    }
+    for module in modules {
+        module.observed.sort_unstable();
+        module.observed.dedup();
+    }
 }
 
 impl<'m> Plan<'m> {
@@ -285,10 +283,7 @@ impl<'m> Plan<'m> {
             false => requests.into(),
         };
         let requests = &requests[..];
-        let observed: Vec<_> = (0..modules.len()).map(|index| observed(requests, &modules, index)).collect();
-        for (module, observed) in modules.iter_mut().zip(observed) {
-            module.observed = observed;
-        }
+        observe(&mut modules, requests);
         let judge = Judge { facts, modules: &modules, allowed, script };
         let requests = judge.with_ways(requests, &mut skipped);
         let mut verdicts = judge.all(&requests);

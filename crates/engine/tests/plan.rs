@@ -272,12 +272,8 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                     // All of its own returns are there.
                     let returns = |exit: &&Exit| exit.leaves == Leaves::Return;
                     let at = |address| Site {
-                        address,
-                        function: address,
-                        code: known.function.code(),
                         padding: known.function.padding(),
-                        targets: &targets,
-                        observed: &[],
+                        ..Site::new(address, known.function.code(), &targets)
                     };
                     let all = Machine::X86_64.isa().exits(
                         &at(known.function.address),

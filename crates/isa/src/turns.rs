@@ -88,8 +88,7 @@ mod tests {
     fn turns(machine: Machine, words: &[u32]) -> Result<Vec<Displaced>, Reason> {
         let code = bytes(words);
         let targets = BranchTargets::new(vec![]);
-        let site =
-            Site { function: AT, address: AT, code: &code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(AT, &code, &targets);
         machine.isa().turns(&site, &Displaced { start: AT, length: 4, instructions: 1 })
     }
 

@@ -101,6 +101,11 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
+    /// The first instruction of a function that nothing follows, and where no probe tells of registers.
+    pub fn new(function: u64, code: &'a [u8], targets: &'a BranchTargets) -> Self {
+        Self { address: function, function, code, padding: &[], targets, observed: &[] }
+    }
+
     /// The function's bytes from the probed instruction on. Empty when the address is outside.
     pub fn code_at_site(&self) -> &'a [u8] {
         let offset = self.address.wrapping_sub(self.function);

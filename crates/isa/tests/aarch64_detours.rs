@@ -239,14 +239,7 @@ fn plan(
     for (index, &(name, returns)) in names.iter().enumerate() {
         let Function { address, code } = &functions[name];
         let targets = BranchTargets::default();
-        let site = Site {
-            address: *address,
-            function: *address,
-            code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(*address, code, &targets);
         let displaced = isa.verdict(&site).jump.unwrap_or_else(|reason| panic!("{name}: {reason}"));
         let offset = (displaced.start - address) as usize;
         let detour_address = ARENA + arena.len() as u64;

@@ -183,14 +183,7 @@ fn function_entries_can_have_a_detour() {
             };
             let end = entries.get(index + 1).map_or(u64::MAX, |&next| next).min(address + code.len() as u64);
             let code = &code[(entry - address) as usize..(end - address) as usize];
-            let site = Site {
-                address: entry,
-                function: entry,
-                code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(entry, code, &targets);
             let ladder = isa.verdict(&site);
             all += 1;
             if let Ok(displaced) = &ladder.jump {

@@ -98,8 +98,7 @@ fn machine_and_told(lookup: Lookup) -> (Machine, (u64, Vec<Point>)) {
     ] {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
-        let site =
-            Site { address: function, function, code: &code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(function, &code, &targets);
         let displaced = isa.verdict(&site).jump.unwrap();
         let request = DetourRequest {
             runs: trapless_isa::body::Runs::default(),

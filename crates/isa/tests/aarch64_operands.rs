@@ -41,14 +41,7 @@ fn detoured(payload: Payload, runs: Runs<'_>, operands: &[Operand]) -> Result<Ma
     let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
     let runtime = isa.runtime(ARENA, &layout).unwrap();
     let targets = BranchTargets::default();
-    let site = Site {
-        address: FUNCTION,
-        function: FUNCTION,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(FUNCTION, &code, &targets);
     let displaced = isa.verdict(&site).jump.unwrap();
     let address = ARENA + runtime.code.len() as u64;
     let detour = isa.detour(&DetourRequest {

@@ -305,14 +305,7 @@ fn instructions_emulated_together_do_what_they_do() {
     while cases.len() < 20_000 * soak() as usize {
         let code: Vec<u8> = (0..12).flat_map(|_| word_of_prologue(&mut random).to_le_bytes()).collect();
         let targets = BranchTargets::default();
-        let site = Site {
-            address: MIDDLE,
-            function: MIDDLE,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(MIDDLE, &code, &targets);
         let first = Displaced { start: MIDDLE, length: 4, instructions: 1 };
         let together = AARCH64.together(&site, first, None);
         let code = &code[..together.length.into()];

@@ -51,7 +51,7 @@ proptest! {
         AARCH64.branch_targets(&code, address, &(), &mut targets);
         let targets = BranchTargets::new(targets);
         let at = address.wrapping_add(4 * index);
-        let site = Site { address: at, function: address, code: &code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address: at, ..Site::new(address, &code, &targets) };
         let ladder = AARCH64.verdict(&site);
         let _ = AARCH64.return_verdict(&site);
         if let Ok(displaced) = ladder.jump {

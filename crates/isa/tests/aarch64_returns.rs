@@ -15,8 +15,7 @@ fn bytes(words: &[u32]) -> Vec<u8> {
 
 fn verdict(words: &[u32]) -> Result<(), Reason> {
     let (code, targets) = (bytes(words), BranchTargets::default());
-    let site =
-        Site { address: AT, function: AT, code: &code, padding: &[], targets: &targets, observed: &[] };
+    let site = Site::new(AT, &code, &targets);
     AARCH64.return_verdict(&site)
 }
 

@@ -13,14 +13,7 @@ fn bytes(words: &[u32]) -> Vec<u8> {
 
 fn with_site<T>(words: &[u32], index: u64, targets: &[u64], use_it: impl FnOnce(&Site<'_>) -> T) -> T {
     let (code, targets) = (bytes(words), BranchTargets::new(targets.to_vec()));
-    use_it(&Site {
-        address: AT + 4 * index,
-        function: AT,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    })
+    use_it(&Site { address: AT + 4 * index, ..Site::new(AT, &code, &targets) })
 }
 
 fn ladder(words: &[u32], index: u64) -> Ladder {
@@ -172,8 +165,7 @@ fn sites_must_be_instructions_of_the_function() {
     assert_eq!(ladder(&words, 2).jump, Err(Reason::OutsideFunction));
     let code = bytes(&words);
     let targets = BranchTargets::default();
-    let site =
-        Site { address: AT + 2, function: AT, code: &code, padding: &[], targets: &targets, observed: &[] };
+    let site = Site { address: AT + 2, ..Site::new(AT, &code, &targets) };
     assert_eq!(AARCH64.verdict(&site).jump, Err(Reason::MidInstruction));
 }
 

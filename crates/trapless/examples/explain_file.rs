@@ -21,14 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let isa = target::machine(&module).isa();
     // A patch may only cover instructions that nobody jumps into, so the whole file is read for branches.
     let targets = survey::branch_targets(&module, isa)?;
-    let site = Site {
-        address: function.address(),
-        function: function.address(),
-        code: module.code(function.range()).ok_or("its code is not in the file")?,
-        padding: module.padding_after(function),
-        targets: &targets,
-        observed: &[],
-    };
+    let code = module.code(function.range()).ok_or("its code is not in the file")?;
+    let site =
+        Site { padding: module.padding_after(function), ..Site::new(function.address(), code, &targets) };
     println!("{name} at {:#x}, {} bytes, {:?}", site.address, site.code.len(), module.machine());
     let ladder = isa.verdict(&site);
     for mechanism in Mechanism::ALL {

@@ -120,8 +120,7 @@ impl Ways<'_, '_> {
 fn returns_plainly(module: &Module<'_>, known: &Known<'_>) -> bool {
     let address = known.function.address;
     let code = known.function.code();
-    let site =
-        Site { address, function: address, code, padding: &[], targets: module.targets, observed: &[] };
+    let site = Site::new(address, code, module.targets);
     // The stack of a part is not that of a function's start, so its code alone says nothing.
     known_names::returns_plainly(&known.names).is_ok()
         && (known.arrival != Arrival::Called || module.machine.isa().return_verdict(&site).is_ok())

@@ -143,14 +143,7 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
         sum = hash(sum, &runtime.code);
         let targets = BranchTargets::default();
         for code in functions {
-            let site = Site {
-                address: 0x40_0000,
-                function: 0x40_0000,
-                code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(0x40_0000, code, &targets);
             let displaced = isa.verdict(&site).jump.unwrap();
             let from = (displaced.start - site.function) as usize;
             for asked in Asked::all() {

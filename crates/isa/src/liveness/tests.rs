@@ -39,14 +39,7 @@ impl Looks {
     fn check(&self, word: u32, random: &mut Random) -> bool {
         let code = word.to_le_bytes();
         let targets = BranchTargets::default();
-        let site = Site {
-            address: ADDRESS,
-            function: ADDRESS,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(ADDRESS, &code, &targets);
         let Some(Step { reads, writes, next, .. }) = (self.step)(&site, ADDRESS) else { return false };
         let one = Stopped {
             registers: core::array::from_fn(|_| random.next()),
@@ -159,40 +152,19 @@ fn registers_are_dead_that_every_path_writes_before_it_reads_them() {
     let targets = BranchTargets::default();
     for (words, asked, dead, cr0_dead) in powerpc {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let site = Site {
-            address: ADDRESS,
-            function: ADDRESS,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(ADDRESS, &code, &targets);
         let live = powerpc::liveness(&site, ADDRESS);
         assert_eq!((live.dead & asked, live.cr0_dead), (dead, cr0_dead), "{words:x?}");
     }
     // A load that faults may leave its register to a handler that goes on behind it: ld r11,0(r3); mr r12,r11; blr
     let code: Vec<u8> =
         [0xe963_0000_u32, 0x7d6c_5b78, 0x4e80_0020].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let site = Site {
-        address: ADDRESS,
-        function: ADDRESS,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(ADDRESS, &code, &targets);
     assert_eq!(powerpc::liveness(&site, ADDRESS).dead & r(&[11, 12]), r(&[12]));
     // ldr x9,[x0]; mov x10,x9; cbz x11,+8; mov x11,#1; mov x12,#2; ret
     let words = [0xf940_0009_u32, 0xaa09_03ea, 0xb400_004b, 0xd280_002b, 0xd280_004c, 0xd65f_03c0];
     let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let site = Site {
-        address: ADDRESS,
-        function: ADDRESS,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(ADDRESS, &code, &targets);
     let dead = aarch64::liveness::dead_registers(&site, ADDRESS);
     assert_eq!(dead & r(&[9, 10, 11, 12, 13]), r(&[10, 12]));
     // What would be written in full if it did not fault: stqcx. r4,0,r3

@@ -70,14 +70,7 @@ pub fn detour_of(
     let layout = layout(isa.facts().slot_shift, additions);
     let runtime = isa.runtime(ARENA, &layout).unwrap();
     let targets = BranchTargets::default();
-    let site = Site {
-        address: FUNCTION,
-        function: FUNCTION,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(FUNCTION, &code, &targets);
     let displaced = isa.verdict(&site).jump?;
     let from = (displaced.start - FUNCTION) as usize;
     isa.detour(&DetourRequest {

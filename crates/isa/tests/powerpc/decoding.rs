@@ -18,7 +18,7 @@ fn bytes(words: &[u32]) -> Vec<u8> {
 fn with_site<T>(words: &[u32], index: usize, ask: impl FnOnce(&Site<'_>) -> T) -> T {
     let (code, targets) = (bytes(words), BranchTargets::default());
     let address = FUNCTION + 4 * index as u64;
-    ask(&Site { address, function: FUNCTION, code: &code, padding: &[], targets: &targets, observed: &[] })
+    ask(&Site { address, ..Site::new(FUNCTION, &code, &targets) })
 }
 
 fn verdict(words: &[u32], index: usize) -> Ladder {
@@ -101,14 +101,7 @@ fn a2_a_branch_to_the_suffix_of_a_prefixed_instruction_keeps_it_unpatched() {
     let code = bytes(&[0x0600_0000, 0x3860_0000, BLR]);
     let jump = |targets: &[u64]| {
         let targets = BranchTargets::new(targets.iter().map(|offset| FUNCTION + offset).collect());
-        let site = Site {
-            address: FUNCTION,
-            function: FUNCTION,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(FUNCTION, &code, &targets);
         POWERPC64LE.verdict(&site).jump.map(|displaced| displaced.length)
     };
     assert_eq!(jump(&[0, 8]), Ok(8));
@@ -330,7 +323,7 @@ proptest! {
             let mut targets = vec![];
             POWERPC64LE.branch_targets(code, address, &(), &mut targets);
             let targets = BranchTargets::new(targets);
-            let site = Site { address: address.wrapping_add(offset), function: address, code, padding: &[], targets: &targets, observed: &[] };
+            let site = Site { address: address.wrapping_add(offset), ..Site::new(address, code, &targets) };
             let ladder = POWERPC64LE.verdict(&site);
             let _ = POWERPC64LE.return_verdict(&site);
             let mut registers = Registers { gpr, pc: address, ..Registers::default() };
@@ -361,7 +354,7 @@ proptest! {
         let runtime = POWERPC64LE.runtime(address & !3, &layout).unwrap_or_default();
         let code = bytes(&[word, BLR]);
         let targets = BranchTargets::default();
-        let site = Site { address: address & !3, function: address & !3, code: &code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(address & !3, &code, &targets);
         let displaced = Displaced { start: address & !3, length: 4, instructions: 1 };
         let id = counters[0];
         let [_, lost, hits, latency] = counters.map(|counter| counter >> 2);

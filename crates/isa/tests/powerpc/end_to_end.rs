@@ -160,7 +160,7 @@ impl Program {
         let (function, size) = self.symbols[middle.unwrap_or(name)];
         let start = (function - self.address) as usize;
         let code = &self.text[start..start + size as usize];
-        Site { address: self.symbols[name].0, function, code, padding: &[], targets, observed: &[] }
+        Site { address: self.symbols[name].0, ..Site::new(function, code, targets) }
     }
 }
 

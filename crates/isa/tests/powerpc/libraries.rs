@@ -113,14 +113,7 @@ fn nearly_every_function_can_have_a_detour() {
         let mut reasons: BTreeMap<(&str, String), usize> = BTreeMap::new();
         let (mut jump, mut emulate, mut ret, mut toc) = (0, 0, 0, 0);
         for (&function, &size) in &library.functions {
-            let site = Site {
-                address: function,
-                function,
-                code: library.code(function, size),
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(function, library.code(function, size), &targets);
             let ladder = POWERPC64LE.verdict(&site);
             let mut tally = |kind, count: &mut usize, outcome: Result<(), Reason>| match outcome {
                 Ok(()) => *count += 1,
@@ -158,8 +151,7 @@ fn many_entries_have_registers_to_spare() {
         let (mut entries, mut two, mut cr0, mut enough) = (0, 0, 0, 0);
         for (&function, &size) in &library.functions {
             let code = library.code(function, size);
-            let site =
-                Site { address: function, function, code, padding: &[], targets: &targets, observed: &[] };
+            let site = Site::new(function, code, &targets);
             let Ok(displaced) = POWERPC64LE.verdict(&site).jump else { continue };
             let live = liveness(&site, displaced.start);
             assert_eq!(

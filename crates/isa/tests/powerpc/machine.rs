@@ -214,8 +214,7 @@ impl Script {
     ) -> Probed {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
-        let site =
-            Site { address: function, function, code: &code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(function, &code, &targets);
         let displaced = POWERPC64LE.verdict(&site).jump.expect("a site for a branch");
         let address = self.free.next_multiple_of(32);
         let request = DetourRequest {

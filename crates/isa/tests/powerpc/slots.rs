@@ -89,14 +89,7 @@ fn instructions_emulated_together_do_what_they_do() {
             let mut case = Case::new(&mut random, words, address);
             case.registers.gpr[1] = WINDOW + 512;
             let (code, targets) = (case.bytes(), BranchTargets::default());
-            let site = Site {
-                address,
-                function: address,
-                code: &code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(address, &code, &targets);
             let first = Displaced { start: address, length: 4, instructions: 1 };
             let together = POWERPC64LE.together(&site, first, None);
             longest = longest.max(together.instructions);

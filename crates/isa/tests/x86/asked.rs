@@ -69,7 +69,7 @@ pub fn probed<'m>(
     machine.write(FUNCTION, code);
     let at = |offset: usize, detour, payload| {
         let address = FUNCTION + offset as u64;
-        let site = Site { address, function: FUNCTION, code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address, ..Site::new(FUNCTION, code, &targets) };
         let displaced = Isa::X86_64.isa().verdict(&site).jump.expect("a site for a jump");
         Probed::asking(machine, &site, displaced, detour, layout, payload)
     };
@@ -210,14 +210,7 @@ fn r4_an_entry_whose_instructions_reach_to_the_exit_asks_at_both() {
         let mut code = code.to_vec();
         code.resize(code.len() + 12, 0xcc);
         machine.write(FUNCTION, &code);
-        let site = Site {
-            address: FUNCTION,
-            function: FUNCTION,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(FUNCTION, &code, &targets);
         let displaced = isa.through(&site, FUNCTION + u64::from(exit)).unwrap();
         for steps in [Steps::of([COUNT_RETURN]), Steps::of([COUNT_RETURN, RECORD_RETURN, TIME])] {
             for (goroutine, has_room) in Goroutine::ALL {
@@ -292,7 +285,7 @@ fn what_cannot_ask_is_refused() {
     let refused = |isa: Isa, code: &[u8], from: usize, payload, operands: &[Operand]| {
         let isa = isa.isa();
         let address = FUNCTION + from as u64;
-        let site = Site { address, function: FUNCTION, code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address, ..Site::new(FUNCTION, code, &targets) };
         let displaced = isa.verdict(&site).jump.unwrap();
         let request = DetourRequest {
             runs: trapless_isa::body::Runs::default(),

@@ -126,14 +126,7 @@ fn c3_every_mechanism_decides_about_every_hard_form() {
             // Nops behind it: a jump has room.
             code.extend([0x90; 16]);
             let targets = BranchTargets::default();
-            let site = Site {
-                address: AT,
-                function: AT,
-                code: &code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(AT, &code, &targets);
             let Ladder { jump, boost, emulate, step, .. } = machine.isa().verdict(&site);
             let said = [jump, boost, emulate, step].map(|rung| rung.map(|_| ()));
             assert_eq!(&said, expected, "{name} on {machine:?}: jump, boost, emulate, step");

@@ -76,7 +76,7 @@ impl<'m> Probed<'m> {
     ) -> Self {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
-        let site = Site { address, function, code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address, ..Site::new(function, code, &targets) };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
         Self::displacing(machine, &site, displaced, detour, layout, payload)
     }
@@ -97,7 +97,7 @@ impl<'m> Probed<'m> {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
         let address = FUNCTION + behind as u64;
-        let site = Site { address, function: FUNCTION, code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address, ..Site::new(FUNCTION, code, &targets) };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
         if !isa.counts_without_stack(&site, &displaced, stack) {
             return None;
@@ -130,7 +130,7 @@ impl<'m> Probed<'m> {
     ) -> Self {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
-        let site = Site { address, function, code, padding: &[], targets: &targets, observed: &[] };
+        let site = Site { address, ..Site::new(function, code, &targets) };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
         Self::written(machine, &site, displaced, (detour, stack), layout, payload, runs)
     }

@@ -239,14 +239,7 @@ fn an_entry_whose_instructions_reach_to_the_exit_is_one_detour() {
             machine.forget();
             machine.write(FUNCTION, &code);
             let layout = layout(random.next().is_multiple_of(2));
-            let site = Site {
-                address: FUNCTION,
-                function: FUNCTION,
-                code: &code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(FUNCTION, &code, &targets);
             let landing = if code[0] == 0xf3 { 4 } else { 0 };
             let displaced = isa.through(&site, FUNCTION + landing + u64::from(exit)).expect(name);
             let way = Way::Through { noted: Noted { probe: PROBE, by: Identity::Slot }, exit };

@@ -96,14 +96,7 @@ impl Library {
             let gap = gap.min((length + 63) & !15).max(length);
             visit(
                 name,
-                &Site {
-                    address: start,
-                    function: start,
-                    code: &bytes[..length],
-                    padding: &bytes[length..gap],
-                    targets: &self.targets,
-                    observed: &[],
-                },
+                &Site { padding: &bytes[length..gap], ..Site::new(start, &bytes[..length], &self.targets) },
             );
         }
     }

@@ -100,7 +100,7 @@ proptest! {
         isa.branch_targets(&code, function, &(), &mut found);
         let targets = BranchTargets::new(found);
         let site =
-            Site { address: function.wrapping_add(offset) & cut, function, code: &code, padding: &padding, targets: &targets, observed: &[] };
+            Site { address: function.wrapping_add(offset) & cut, padding: &padding, ..Site::new(function, &code, &targets) };
         let _ = isa.return_verdict(&site);
         let _ = isa.disassemble(&code, function);
         let _ = liveness(bits, &site, site.address);

@@ -116,14 +116,7 @@ impl Probed {
     fn write(&self, code: &[u8], payload: Payload) -> Vec<u8> {
         let isa = Machine::I386.isa();
         let targets = BranchTargets::default();
-        let site = Site {
-            address: ORIGINAL,
-            function: ORIGINAL,
-            code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(ORIGINAL, code, &targets);
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
         let request = DetourRequest {
             runs: trapless_isa::body::Runs::default(),

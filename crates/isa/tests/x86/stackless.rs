@@ -193,14 +193,7 @@ fn what_needs_a_stack_is_refused_without_one() {
     let writes = [0x31, 0xc0, 0xb9, 1, 0, 0, 0, 0x31, 0xd2, 0xc3];
     let asks = |isa: Isa, code: &[u8], from: u64, stack, payload| {
         let isa = isa.isa();
-        let site = Site {
-            address: FUNCTION + from,
-            function: FUNCTION,
-            code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site { address: FUNCTION + from, ..Site::new(FUNCTION, code, &targets) };
         let displaced = isa.verdict(&site).jump.unwrap();
         let from = from as usize;
         let request = DetourRequest {

@@ -166,7 +166,7 @@ fn instruction<'c>(
         return length;
     }
     let targets = BranchTargets::default();
-    let alone = Site { address, function: address, code, padding: &[], targets: &targets, observed: &[] };
+    let alone = Site::new(address, code, &targets);
     let ladder = isa.verdict(&alone);
     counts.instructions += 1;
     let step = match ladder.step {

@@ -66,14 +66,7 @@ fn c1_nothing_but_the_counters_changes_where_a_function_loops_to_its_entry() {
         {
             let (code, targets) = looping((prologue, epilogue), (jump, size, behind), to);
             let targets = BranchTargets::new(targets.iter().map(|target| FUNCTION + target).collect());
-            let site = Site {
-                address: FUNCTION,
-                function: FUNCTION,
-                code: &code,
-                padding: &[],
-                targets: &targets,
-                observed: &[],
-            };
+            let site = Site::new(FUNCTION, &code, &targets);
             let displaced =
                 isa.verdict(&site).jump.unwrap_or_else(|why| panic!("{name}, {jump_name}: {why}"));
             let turns = isa.turns(&site, &displaced).unwrap();

@@ -28,7 +28,7 @@ pub(super) fn known(module: &Module, isa: &dyn Isa, mut targets: BranchTargets) 
     let called = if is_alone { calls(module, isa, &functions) } else { Vec::new() };
     let unread = |targets: &BranchTargets, function: &Range<u64>, address: u64| {
         let Some(code) = module.code(function.clone()) else { return false };
-        let site = Site { address, function: function.start, code, padding: &[], targets, observed: &[] };
+        let site = Site { address, ..Site::new(function.start, code, targets) };
         isa.flags_are_unread(&site, module.is_compiled_by_go(function.start))
     };
     let (mut reads_none, mut returns_none) = (HashSet::new(), HashSet::new());

@@ -180,11 +180,8 @@ fn explain<'m>(
     let isa = module.machine.isa();
     let site = Site {
         address: request.address,
-        function: request.function.address,
-        code: request.function.code(),
         padding: request.function.padding(),
-        targets: module.targets,
-        observed: &[],
+        ..Site::new(request.function.address, request.function.code(), module.targets)
     };
     let mut text = format!("{title} at {:#x}\n", request.address);
     for usdt in &verdicts.usdt {

@@ -11,8 +11,7 @@ const STACK: u64 = 0x7fff_f000;
 
 fn together(words: &[u32], targets: &[u64], next: Option<u64>) -> u8 {
     let (code, targets) = (bytes(words), BranchTargets::new(targets.to_vec()));
-    let site =
-        Site { address: SITE, function: SITE, code: &code, padding: &[], targets: &targets, observed: &[] };
+    let site = Site::new(SITE, &code, &targets);
     let together = AARCH64.together(&site, FIRST, next);
     assert_eq!((together.start, together.length), (SITE, 4 * together.instructions));
     together.instructions

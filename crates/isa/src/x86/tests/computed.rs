@@ -311,8 +311,7 @@ fn constants_are_addresses_only_in_fixed_files() {
 #[test]
 fn a_function_that_a_jump_may_enter_anywhere_keeps_its_instructions() {
     let code = hex("50 58 ffc1 ffc1 ffc1 89c8 c3");
-    let site =
-        |targets| Site { address: AT, function: AT, code: &code, padding: &[], targets, observed: &[] };
+    let site = |targets| Site::new(AT, &code, targets);
     let free = BranchTargets::new(vec![AT]);
     assert!(X86_64.verdict(&site(&free)).jump.is_ok());
     let entered = BranchTargets::new(vec![AT]).with_computed(vec![AT]);

@@ -62,14 +62,7 @@ fn go_functions_that_grow_their_stack_are_told_on_other_machines_too() {
         (&[0xd65f_03c0, 0x9400_0100, 0x17ff_fffe][..], None),
     ] {
         let code = bytes(words);
-        let site = crate::Site {
-            address: AT,
-            function: AT,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = crate::Site::new(AT, &code, &targets);
         let found = crate::Machine::AArch64.isa().stack_check(&site);
         let found = found.map(|check| (check.behind - AT, check.restart.start - AT..check.restart.end - AT));
         assert_eq!(found, check, "{words:x?}");

@@ -53,14 +53,7 @@ fn only_what_every_path_overwrites_is_dead() {
     for (name, code, dead, flags_dead) in cases {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site {
-            address: 0x1000,
-            function: 0x1000,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(0x1000, &code, &targets);
         let found = liveness(64, &site, 0x1000);
         assert_eq!((found.dead, found.flags_dead), (RegisterSet(*dead), *flags_dead), "{name}");
     }
@@ -82,14 +75,7 @@ fn what_may_fault_writes_nothing_but_in_go() {
     for (name, code, anywhere, in_go) in cases {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site {
-            address: 0x1002,
-            function: 0x1000,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site { address: 0x1002, ..Site::new(0x1000, &code, &targets) };
         for (stack, dead) in [(Stack::Enough, anywhere), (Stack::None, anywhere), (Stack::NoneInGo, in_go)] {
             let found = spare(64, &site, site.address, stack).dead.0 & (RAX | RDX);
             assert_eq!(found, *dead, "{name} {stack:?}");
@@ -107,14 +93,7 @@ fn frames_are_there_where_functions_make_them() {
     ] {
         let code = hex(code);
         let targets = BranchTargets::default();
-        let site = Site {
-            address: 0x1000,
-            function: 0x1000,
-            code: &code,
-            padding: &[],
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site::new(0x1000, &code, &targets);
         assert_eq!(liveness(64, &site, 0x1000).dead.0 & RAX, dead, "{name}");
     }
 }
@@ -146,14 +125,7 @@ fn the_scan_is_bounded() {
     let mut code = hex(&"6690".repeat(200));
     code.extend(hex("31c0c3"));
     let targets = BranchTargets::default();
-    let site = Site {
-        address: 0x1000,
-        function: 0x1000,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(0x1000, &code, &targets);
     assert!(liveness(64, &site, 0x1000).dead.is_empty());
     assert_eq!(liveness(64, &site, 0x1000 + 2 * 150).dead.iter().next(), Some(0));
 }

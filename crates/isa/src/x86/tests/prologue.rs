@@ -53,8 +53,7 @@ fn it_ends_where_a_branch_or_another_probe_may_begin() {
         let [none, target] =
             [&[][..], &[SITE, SITE + end]].map(|targets| BranchTargets::new(targets.to_vec()));
         for (targets, next) in [(&none, Some(SITE + end)), (&target, None)] {
-            let site =
-                Site { address: SITE, function: SITE, code: &code, padding: &[], targets, observed: &[] };
+            let site = Site::new(SITE, &code, targets);
             // The site itself is no end.
             if end > 0 {
                 assert_eq!(prologue(64, &site, first, next).instructions, instructions, "up to {end}");

@@ -7,14 +7,7 @@ use alloc::vec::Vec;
 fn verdict(machine: Machine, code: &str) -> Result<(), Reason> {
     let code = hex(code);
     let targets = BranchTargets::default();
-    let site = Site {
-        address: 0x1000,
-        function: 0x1000,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(0x1000, &code, &targets);
     machine.isa().return_verdict(&site)
 }
 
@@ -104,14 +97,7 @@ fn exits(code: &str, targets: &[u64]) -> Result<Vec<(u64, Leaves)>, Reason> {
 fn exits_of(code: &str, targets: &[u64], is_resumed: bool) -> Result<Vec<(u64, Leaves)>, Reason> {
     let code = hex(code);
     let targets = BranchTargets::new(targets.iter().map(|target| 0x1000_u64 + *target).collect());
-    let site = Site {
-        address: 0x1000,
-        function: 0x1000,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(0x1000, &code, &targets);
     let exits = Machine::X86_64.isa().exits(&site, 0x1000, Some(0), is_resumed)?;
     Ok(exits.into_iter().map(|Exit { address, leaves }| (address - 0x1000, leaves)).collect())
 }
@@ -184,14 +170,7 @@ fn what_is_left_in_ways_that_cannot_be_told_is_refused() {
     }
     let code = hex("8d0437 c3");
     let targets = BranchTargets::default();
-    let site = Site {
-        address: 0x1000,
-        function: 0x1000,
-        code: &code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site::new(0x1000, &code, &targets);
     for machine in [Machine::I386, Machine::AArch64, Machine::PowerPc64Le] {
         assert_eq!(machine.isa().exits(&site, 0x1000, Some(0), false), Err(Reason::NotImplemented));
     }

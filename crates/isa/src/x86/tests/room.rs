@@ -13,14 +13,7 @@ const ENTRY: &str = "31c0";
 fn room(code: &str, padding: &str, site: u64, targets: &[u64]) -> Result<(u64, u64, u8), Reason> {
     let (code, padding) = (hex(code), hex(padding));
     let targets = BranchTargets::new(targets.iter().map(|target| AT + target).collect::<Vec<_>>());
-    let site = Site {
-        address: AT + site,
-        function: AT,
-        code: &code,
-        padding: &padding,
-        targets: &targets,
-        observed: &[],
-    };
+    let site = Site { address: AT + site, padding: &padding, ..Site::new(AT, &code, &targets) };
     let isa = Machine::X86_64.isa();
     let displaced = isa.verdict(&site).short?;
     let room = isa.room(&site, &displaced, &|_| false)?;
@@ -176,14 +169,7 @@ fn where_jumps_lead_is_computed_an_instruction_alone_is_displaced() {
     ] {
         let (code, padding) = (hex(code), hex(padding));
         let targets = BranchTargets::default().with_computed(alloc::vec![AT]);
-        let site = Site {
-            address: AT,
-            function: AT,
-            code: &code,
-            padding: &padding,
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site { padding: &padding, ..Site::new(AT, &code, &targets) };
         let ladder = isa.verdict(&site);
         let short = ladder.short.and_then(|displaced| isa.room(&site, &displaced, &|_| false));
         assert_eq!([ladder.jump, short].map(|rung| rung.map(|_| ())), expected, "{name}");
@@ -196,14 +182,7 @@ fn room_may_be_in_another_function_that_is_near() {
     // Behind it: xor eax,eax; ret; and then, without padding, mov eax,1; mov ecx,2; ret.
     let (stub, other) = (hex("31c0c3"), hex("b801000000 b902000000 c3"));
     let targets = BranchTargets::default();
-    let site = |function, code| Site {
-        address: function,
-        function,
-        code,
-        padding: &[],
-        targets: &targets,
-        observed: &[],
-    };
+    let site = |function, code| Site::new(function, code, &targets);
     let short = isa.verdict(&site(AT, &stub)).short.unwrap();
     assert_eq!(isa.room(&site(AT, &stub), &short, &|_| false), Err(Reason::NoRoom));
     let room_at = |function| isa.room(&site(function, &other), &short, &|_| false);

@@ -41,8 +41,7 @@ impl Case {
     ) -> Turns {
         let (code, padding) = (hex(&self.code), hex(self.padding));
         let targets = known(BranchTargets::new(self.targets.iter().map(|target| AT + target).collect()));
-        let site =
-            Site { address, function: AT, code: &code, padding: &padding, targets: &targets, observed: &[] };
+        let site = Site { address, padding: &padding, ..Site::new(AT, &code, &targets) };
         let isa = machine.isa();
         let displaced = isa.verdict(&site).jump?;
         let turns = isa.turns(&site, &displaced)?;

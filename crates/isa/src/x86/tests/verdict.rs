@@ -34,14 +34,7 @@ impl Case {
     fn jump(&self, machine: Machine) -> Result<Displaced, Reason> {
         let (code, padding) = (hex(self.code), hex(self.padding));
         let targets = BranchTargets::new(self.targets.iter().map(|t| AT + t).collect::<Vec<_>>());
-        let site = Site {
-            address: AT + self.site,
-            function: AT,
-            code: &code,
-            padding: &padding,
-            targets: &targets,
-            observed: &[],
-        };
+        let site = Site { address: AT + self.site, padding: &padding, ..Site::new(AT, &code, &targets) };
         machine.isa().verdict(&site).jump
     }
 }
@@ -123,8 +116,7 @@ fn what_is_displaced_may_not_lead_to_the_filler_behind_it() {
 /// The check of a function, as offsets of what is behind it and of where it begins again.
 fn stack_check(code: &str) -> Option<(u64, core::ops::Range<u64>)> {
     let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
-    let site =
-        Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets, observed: &[] };
+    let site = Site::new(AT, &bytes, &targets);
     let check = crate::Machine::X86_64.isa().stack_check(&site)?;
     Some((check.behind - AT, check.restart.start - AT..check.restart.end - AT))
 }
@@ -179,8 +171,7 @@ fn r4_a_goroutine_is_in_its_register_where_nothing_writes_it() {
         ("50 493b6610 7601 c3 e800000000 ebf1", false),
     ] {
         let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
-        let site =
-            Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(AT, &bytes, &targets);
         let isa = crate::Machine::X86_64.isa();
         let check = isa.stack_check(&site).expect(code);
         assert_eq!(isa.keeps_goroutine(&site, Some(&check)), is_kept, "{code}");
@@ -208,8 +199,7 @@ fn r4_without_a_check_it_is_there_unless_it_is_loaded_ahead_of_all_calls() {
         ("06 c3", false),
     ] {
         let (bytes, targets) = (hex(code), BranchTargets::default());
-        let site =
-            Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets, observed: &[] };
+        let site = Site::new(AT, &bytes, &targets);
         assert_eq!(crate::Machine::X86_64.isa().keeps_goroutine(&site, None), is_kept, "{code}");
         assert!(!crate::Machine::I386.isa().keeps_goroutine(&site, None));
     }
