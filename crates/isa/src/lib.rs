@@ -101,6 +101,17 @@ impl Machine {
         None
     };
 
+    /// Its name, as people say it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Machine::X86_64 => "x86-64",
+            Machine::I386 => "32-bit x86",
+            Machine::AArch64 => "arm64",
+            Machine::PowerPc64Le => "powerpc64le",
+        }
+    }
+
     /// That of a process which runs beside this program: the host runs 32-bit programs beside its own, if at all.
     pub fn beside(is_32bit: bool) -> Machine {
         match Self::HOST {

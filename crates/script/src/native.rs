@@ -96,7 +96,7 @@ pub struct NativeProgram {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The machine has no native code.
-    #[error("scripts are not compiled for {0:?}")]
+    #[error("scripts are not compiled for programs of {}", .0.name())]
     Machine(Machine),
     /// The maps, strings and rings need more memory than there can be.
     #[error("its maps and strings take more memory than a script can have")]
