@@ -2,6 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::park::Stepper;
+use crate::support::text::eventually_nothing_is_left;
 use crate::support::tool::detach;
 use crate::support::{Program, Target, arenas, eventually};
 use iced_x86::{IcedError, code_asm::*};
@@ -505,9 +506,7 @@ fn w1_a_handler_that_interrupts_a_body_sees_the_program() {
     drop(stepper);
     target.thaw();
     armed.remove();
-    eventually("nothing is left", || {
-        detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
-    });
+    eventually_nothing_is_left(target.pid());
     before.assert_restored(target.pid());
     target.signal(libc::SIGUSR2);
     let end = target.line();
@@ -535,9 +534,7 @@ fn nothing_is_unmapped_while_a_handler_runs_over_a_body() {
     // The thread stands in the handler, and goes back to the body.
     assert_eq!(armed.remove(), Some(trapless_engine::Kept::Context));
     target.thaw();
-    eventually("nothing is left", || {
-        detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
-    });
+    eventually_nothing_is_left(target.pid());
     before.assert_restored(target.pid());
     assert!(target.is_alive());
     target.signal(libc::SIGUSR2);

@@ -2,8 +2,9 @@
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::park::Stepper;
-use crate::support::tool::{Tool, detach, run};
-use crate::support::{Program, Target, eventually};
+use crate::support::text::eventually_nothing_is_left;
+use crate::support::tool::{Tool, run};
+use crate::support::{Program, Target};
 
 const HANDLERS: &str = include_str!("targets/handlers.c");
 const FAULTING: &str = include_str!("targets/faulting.c");
@@ -129,9 +130,7 @@ fn s3_handlers_are_given_back_after_the_tool_was_killed() {
         assert_eq!(does(&mut target, &DEEDS), expected);
         target.tell("later");
         assert_eq!([target.line(), target.line()].map(|line| line.ends_with(" kept")), [true; 2]);
-        eventually("nothing is left", || {
-            detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
-        });
+        eventually_nothing_is_left(target.pid());
         before.assert_restored(target.pid());
         assert_eq!(does(&mut target, &DEEDS), expected);
     }

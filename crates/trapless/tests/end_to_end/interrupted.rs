@@ -2,8 +2,9 @@
 
 use crate::support::assembly::X86;
 use crate::support::park::Stepper;
-use crate::support::tool::{Tool, detach};
-use crate::support::{Program, Target, arenas, asked, eventually};
+use crate::support::text::eventually_nothing_is_left;
+use crate::support::tool::Tool;
+use crate::support::{Program, Target, arenas, part};
 
 const INTERRUPTED: &str = include_str!("targets/interrupted.c");
 
@@ -48,11 +49,6 @@ fn interrupt_everywhere(
     seen
 }
 
-/// So much of what is usual: `TRAPLESS_STEPS` percent, since emulated machines step slowly.
-fn part(usual: usize) -> usize {
-    usual * asked("TRAPLESS_STEPS", 100) / 100
-}
-
 /// 32-bit detours use registers that functions keep for their callers, while walks end; and where a register has the return address, they end
 /// while that has another.
 fn interrupt(program: &Program, name: &str, [often, walking]: [usize; 2]) {
@@ -71,10 +67,11 @@ fn interrupt(program: &Program, name: &str, [often, walking]: [usize; 2]) {
         assert!(seen >= part(walking), "{name}: {seen}");
         target.thaw();
         let summary = tool.interrupt();
-        // An unwinder may be under way that has met a return point.
-        eventually("nothing is left", || {
-            detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
-        });
+        // An unwinder may be under way that has met a return point. Where handlers are not shown the program, contexts of ours are left behind.
+        if !X86 {
+            target.signal(libc::SIGHUP);
+        }
+        eventually_nothing_is_left(target.pid());
         before.assert_restored(target.pid());
         target.signal(libc::SIGUSR2);
         let end = target.line();

@@ -1,11 +1,11 @@
 //! Hard cases P1 to P3: threads whose instruction pointers, return addresses or signal frames lie in the code that changes.
 
 use crate::support::assembly::X86;
-use crate::support::eventually;
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use crate::support::park::Stepper;
 use crate::support::park::park;
 use crate::support::spinners::{self, PLAIN, Spinners};
+use crate::support::text::eventually_nothing_is_left;
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use crate::support::tool::run;
 use crate::support::tool::{Tool, detach};
@@ -53,9 +53,7 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
             spinners.target.thaw();
             spinners.run_on();
             if is_held {
-                let none_is_left =
-                    || detach(spinners.target.pid()).json().iter().all(|one| one["memory_kept"] == false);
-                eventually("it is as it was", none_is_left);
+                eventually_nothing_is_left(spinners.target.pid());
                 before.assert_restored(spinners.target.pid());
             }
         }

@@ -334,6 +334,11 @@ pub fn asked(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// So much of what is usual where threads are stepped: `TRAPLESS_STEPS` percent, since emulated machines step slowly.
+pub fn part(usual: usize) -> usize {
+    usual * asked("TRAPLESS_STEPS", 100) / 100
+}
+
 /// Whether a session that only counts is asked by the program's unwinder: then no other one may follow calls meanwhile.
 pub fn counting_tells_unwinders() -> bool {
     trapless_isa::Machine::beside(false).isa().facts().walks_by_chain

@@ -1,10 +1,12 @@
 //! The code of a process, to be compared with what it was and with its files.
 
-use super::eventually;
+use super::tool::detach;
+use super::{PATIENCE, arenas, eventually};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 /// Reads a process's memory.
 pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
@@ -32,8 +34,8 @@ fn words_into(pid: i32, range: Range<u64>) -> String {
     for line in maps.lines().filter(|line| line.contains(" rw")) {
         let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
         let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
-        // Room for return instances, which is hardly used, is more than there is memory.
-        if end - start > 1 << 30 {
+        // Room for return instances, which is hardly used, is more than there is memory; and it is to be read in seconds where it is emulated.
+        if end - start > 1 << 24 {
             continue;
         }
         let Ok(bytes) = read(pid, start, (end - start) as usize) else { continue };
@@ -45,6 +47,20 @@ fn words_into(pid: i32, range: Range<u64>) -> String {
         }
     }
     lines
+}
+
+/// Waits until nobody may be in our memory any more, while each call gives up what it can, and fails with the words that lead there when that
+/// never comes.
+#[track_caller]
+pub fn eventually_nothing_is_left(pid: i32) {
+    let start = Instant::now();
+    while detach(pid).json().iter().any(|row| row["memory_kept"] == true) {
+        if start.elapsed() > PATIENCE {
+            let words: String = arenas(pid).into_iter().map(|arena| words_into(pid, arena)).collect();
+            panic!("memory is kept, words that lead there:\n{words}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// All executable memory of a process.
