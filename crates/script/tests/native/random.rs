@@ -293,13 +293,17 @@ pub fn memory() -> (crate::machine::Mapping, Vec<u64>) {
     (mapping, addresses)
 }
 
+/// How many random programs are tried: `TRAPLESS_SEEDS`, or as many as usual.
+pub fn seeds() -> u64 {
+    std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600)
+}
+
 /// Does something with each random program and some hits, which differ by a factor.
 pub fn each_program(factor: u64, see: impl Fn(u64, &Program, &[Hit])) {
-    let seeds: u64 = std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
     let start: u64 = std::env::var("TRAPLESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (_memory, addresses) = memory();
     let options = options(addresses.clone());
-    for seed in start..start + seeds {
+    for seed in start..start + seeds() {
         let program = told(seed, &options);
         let hits: Vec<Hit> =
             (0..6).map(|turn| hit(seed.wrapping_mul(factor).wrapping_add(turn), &addresses)).collect();

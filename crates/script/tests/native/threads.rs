@@ -1,7 +1,7 @@
 //! Nothing is lost between threads, nor between a thread and its signal handlers; and a body keeps every register.
 
 use crate::machine::{Hit, Ready, SHARED, STATE, convention, reads_memory};
-use crate::random::contents;
+use crate::random::{self, contents};
 use crate::scripts::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst};
@@ -216,9 +216,10 @@ const LEFT_OUT: &[usize] = if cfg!(target_arch = "x86_64") { &[1, 7] } else { &[
 
 #[test]
 fn a_body_keeps_every_register() {
-    let (_memory, addresses) = crate::random::memory();
-    let options = crate::random::options(addresses);
-    let programs = (1..150).map(|seed| trapless_script::arbitrary::program(seed, &options));
+    let (_memory, addresses) = random::memory();
+    let options = random::options(addresses);
+    let programs =
+        (1..random::seeds().min(150)).map(|seed| trapless_script::arbitrary::program(seed, &options));
     for (seed, program) in (1..).zip(programs.chain([latency(), printf(), by_string(64), by_string(1024)])) {
         let ready = Ready::new(&program, &ENTRY, 1).unwrap();
         let mut before = [0u64; STATE];
@@ -226,7 +227,7 @@ fn a_body_keeps_every_register() {
             *word = (index as u64 + 1).wrapping_mul(0x0101_0203_0407_0b0d);
         }
         for turn in 0..4 {
-            let after = ready.run_watched(0, 0, &crate::random::hit(seed * 7 + turn, &[]), &before);
+            let after = ready.run_watched(0, 0, &random::hit(seed * 7 + turn, &[]), &before);
             for (index, (&now, &was)) in after.iter().zip(&before).enumerate() {
                 let convention = convention();
                 if index == usize::from(convention.block) {
