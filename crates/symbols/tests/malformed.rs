@@ -243,7 +243,7 @@ fn seeds(folder: &Path) -> Vec<PathBuf> {
 fn i1_mutated_files_are_read_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     // For a soak run: TRAPLESS_MUTATIONS=100000.
-    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    let rounds = trapless_testing::asked("TRAPLESS_MUTATIONS", 1500);
     for seed in seeds(folder.path()) {
         let original = std::fs::read(&seed).unwrap();
         assert!(exercise(&Module::parse(&seed, original.clone()).unwrap()) > 100);
@@ -274,7 +274,7 @@ fn i1_mutated_debug_information_is_read_or_left_out() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    let rounds = trapless_testing::asked("TRAPLESS_MUTATIONS", 1500);
     for version in ["-gdwarf-3", "-gdwarf-4", "-gdwarf-5"] {
         let seed = compile("g++", folder.path(), ("a.cc", RICH), "rich", &["-O2", "-g", version]);
         let original = std::fs::read(&seed).unwrap();
@@ -340,7 +340,7 @@ fn i1_mutated_types_are_read_or_unknown() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
+    let rounds = trapless_testing::asked("TRAPLESS_MUTATIONS", 500);
     for (compiler, source, flags) in [
         ("gcc", ("t.c", TYPED), &["-O0", "-gdwarf-3"][..]),
         ("gcc", ("t.c", TYPED), &["-O2", "-gdwarf-4"]),

@@ -377,10 +377,9 @@ fn damaged_tables_give_rows_in_order_and_never_more_than_they_can_tell_of() {
         let range = start as usize..(start + size) as usize;
         let whole = Module::parse(&path, original.clone()).unwrap().unwind_rows();
         assert!(whole.rows.len() > 5, "{name}: {whole:?}");
-        let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok());
         let mut random = Random(0x7261_706c_6573_7334);
         let (mut same, mut other) = (0, 0);
-        for _ in 0..rounds.unwrap_or(4000) {
+        for _ in 0..trapless_testing::asked("TRAPLESS_MUTATIONS", 4000) {
             let mut bytes = original.clone();
             for _ in 0..1 + random.below(4) {
                 let at = range.start + random.below(range.len());

@@ -10,6 +10,7 @@ use std::fmt::Arguments;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 
 /// Says that a test, or a part of it, is left out because something is not installed. Takes what `format!` takes.
 ///
@@ -42,6 +43,11 @@ pub fn say(what: &str, why: Arguments<'_>) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // In one piece: tests run side by side. Nobody is there to hear of a closed standard error.
     let _ = std::io::stderr().write_all(format!("{what}: {test}: {why}\n").as_bytes());
+}
+
+/// How often something is done: as a variable of the environment says, or as usual. By hand more, on emulated machines less.
+pub fn asked<T: FromStr>(variable: &str, usual: T) -> T {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 /// Go's command, with a cache that all tests share: in one of its own, each build would begin with Go's whole library. Nothing that the user has

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use support::family::is_left_alone;
 use support::tool::{Tool, finish};
-use support::{Program, Target, asked, eventually, is_root};
+use support::{Program, Target, eventually, is_root};
+use trapless_testing::asked;
 
 const FLEET: &str = include_str!("end_to_end/targets/fleet.c");
 

@@ -7,6 +7,7 @@ use trapless_script::arbitrary::{Options, program};
 use trapless_script::interp::{self, Host, Maps, Outcome, Sink, maps::Tables};
 use trapless_script::ir::*;
 use trapless_script::native::{Moment, unmask};
+use trapless_testing::asked;
 use trapless_wire::{Incomplete, MapKind, MapPlace, MessagePart, THREAD_OUT_OF_FUEL, TableView, Words};
 
 /// The hit for the interpreter.
@@ -295,12 +296,12 @@ pub fn memory() -> (crate::machine::Mapping, Vec<u64>) {
 
 /// How many random programs are tried: `TRAPLESS_SEEDS`, or as many as usual.
 pub fn seeds() -> u64 {
-    std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600)
+    asked("TRAPLESS_SEEDS", 600)
 }
 
 /// Does something with each random program and some hits, which differ by a factor.
 pub fn each_program(factor: u64, see: impl Fn(u64, &Program, &[Hit])) {
-    let start: u64 = std::env::var("TRAPLESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let start: u64 = asked("TRAPLESS_SEED", 1);
     let (_memory, addresses) = memory();
     let options = options(addresses.clone());
     for seed in start..start + seeds() {

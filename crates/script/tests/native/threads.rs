@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst};
 use trapless_script::interp::merge;
 use trapless_script::ir::*;
 use trapless_script::native::{Moment, unmask};
+use trapless_testing::asked;
 use trapless_wire::{MapKind, MapPlace, TableView, Words};
 
 pub const ENTRY: [(BodyId, Moment); 1] = [(BodyId(0), Moment::Entry)];
@@ -43,8 +44,7 @@ pub fn merged(ready: &Ready, program: &Program, threads: u64) -> std::collection
 #[test]
 fn sixteen_threads_are_counted_to_the_last_call() {
     const THREADS: u64 = 16;
-    let calls: u64 =
-        std::env::var("TRAPLESS_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    let calls: u64 = asked("TRAPLESS_CALLS", 200_000);
     let key = || binary(Binary::UnsignedRemainder, argument(0), Expression::Int(100));
     let aggregations = [
         Aggregation::Count,

@@ -334,7 +334,7 @@ fn a_busy_redis_is_probed_and_left_as_it_was() {
     let Some(mut redis) = Redis::start(dir.path()) else { return };
     let pid = redis.child.id() as i32;
     let text = support::text::Text::of(pid);
-    let requests = support::asked("TRAPLESS_REQUESTS", 15_000).to_string();
+    let requests = trapless_testing::asked("TRAPLESS_REQUESTS", 15_000).to_string();
     for verb in VERBS {
         let load = || {
             let mut load = Command::new(&benchmark);

@@ -329,14 +329,9 @@ fn mappings(pid: i32, rights: &str) -> Vec<(std::ops::Range<u64>, String)> {
     maps.lines().filter_map(mapping).collect()
 }
 
-/// How often something is done: as a variable of the environment says, or as usual. By hand more, on emulated machines less.
-pub fn asked(variable: &str, usual: usize) -> usize {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
-
 /// So much of what is usual where threads are stepped: `TRAPLESS_STEPS` percent, since emulated machines step slowly.
 pub fn part(usual: usize) -> usize {
-    usual * asked("TRAPLESS_STEPS", 100) / 100
+    usual * trapless_testing::asked("TRAPLESS_STEPS", 100) / 100
 }
 
 /// Whether a session that only counts is asked by the program's unwinder: then no other one may follow calls meanwhile.
@@ -346,10 +341,16 @@ pub fn counting_tells_unwinders() -> bool {
 
 /// Waits until `condition` holds, and fails when it never does.
 #[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_or(|| what.to_owned(), condition);
+}
+
+/// The same where what is to be said is found out when it never does.
+#[track_caller]
+pub fn eventually_or(what: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for: {what}");
+        assert!(start.elapsed() < PATIENCE, "waited in vain for: {}", what());
         std::thread::sleep(Duration::from_millis(1));
     }
 }

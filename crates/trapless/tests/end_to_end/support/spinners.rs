@@ -1,7 +1,8 @@
 //! The program that most tests patch: threads that call `subject` without a pause, check what it returns, and count their calls.
 
 use super::tool::Tool;
-use super::{Program, Target, asked, eventually, park::park};
+use super::{Program, Target, eventually, park::park};
+use trapless_testing::asked;
 
 /// Cycles of a storm: a few in the suite, more by hand (`TRAPLESS_STORM=10000`).
 pub fn storm(usual: usize) -> usize {

@@ -1,12 +1,11 @@
 //! The code of a process, to be compared with what it was and with its files.
 
 use super::tool::detach;
-use super::{PATIENCE, arenas, eventually};
+use super::{arenas, eventually, eventually_or};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 /// Reads a process's memory.
 pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
@@ -27,21 +26,22 @@ pub fn wait_until_written(pid: i32, path: &str) {
     eventually("code that is written", || Text::of(pid).mappings.values().any(is_written));
 }
 
-/// The words of a process's writable memory that lie in `range`, a line each: what may have kept memory there.
-fn words_into(pid: i32, range: Range<u64>) -> String {
+/// The words of a process's writable memory that lie in `ranges`, a line each: what may have kept memory there.
+fn words_into(pid: i32, ranges: &[Range<u64>]) -> String {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut lines = String::new();
-    for line in maps.lines().filter(|line| line.contains(" rw")) {
+    // What a session's own memory says of its arenas keeps nothing.
+    for line in maps.lines().filter(|line| line.contains(" rw") && !line.contains("memfd:trapless")) {
         let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
         let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
-        // Room for return instances, which is hardly used, is more than there is memory; and it is to be read in seconds where it is emulated.
-        if end - start > 1 << 24 {
+        // Room for return instances, which is hardly used, is more than there is memory.
+        if end - start > 1 << 30 {
             continue;
         }
         let Ok(bytes) = read(pid, start, (end - start) as usize) else { continue };
         for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
             let value = u64::from_le_bytes(word.try_into().unwrap());
-            if range.contains(&value) {
+            if ranges.iter().any(|range| range.contains(&value)) {
                 lines += &format!("{at:#x}: {value:#x}, in {line}\n");
             }
         }
@@ -53,14 +53,8 @@ fn words_into(pid: i32, range: Range<u64>) -> String {
 /// never comes.
 #[track_caller]
 pub fn eventually_nothing_is_left(pid: i32) {
-    let start = Instant::now();
-    while detach(pid).json().iter().any(|row| row["memory_kept"] == true) {
-        if start.elapsed() > PATIENCE {
-            let words: String = arenas(pid).into_iter().map(|arena| words_into(pid, arena)).collect();
-            panic!("memory is kept, words that lead there:\n{words}");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let what = || format!("nothing is left; words that lead there:\n{}", words_into(pid, &arenas(pid)));
+    eventually_or(what, || detach(pid).json().iter().all(|row| row["memory_kept"] != true));
 }
 
 /// All executable memory of a process.
@@ -126,7 +120,8 @@ impl Text {
         for (start, (line, bytes)) in &now.mappings {
             let before = self.mappings.get(start);
             let Some((_, was)) = before else {
-                let words = words_into(pid, *start..*start + bytes.len() as u64);
+                let added = *start..*start + bytes.len() as u64;
+                let words = words_into(pid, std::slice::from_ref(&added));
                 panic!("a mapping that was not there before: {line}\nwords that lead there:\n{words}")
             };
             if let Some(at) = was.iter().zip(bytes).position(|(was, is)| was != is) {
