@@ -11,12 +11,13 @@
 //! - The body keeps every register, those of vectors too, but for the few that are [lost](Convention::lost). The arithmetic flags it may
 //!   lose: they are the detour's to keep. It returns nothing. On x86-64 it keeps the x87's registers and `MXCSR`, and the direction flag is
 //!   the program's, so a body uses no string instructions. On arm64 the flags that calculations with floating-point numbers leave (`FPSR`)
-//!   are the detour's to keep, too.
+//!   are the detour's to keep, too; on powerpc64le cr0, XER, lr and FPSCR are, while ctr and the other fields of the condition register are kept,
+//!   and vector registers whole, of which those of floating-point numbers are halves.
 //! - One [register](Convention::block) is the address of the thread's own block, in which the script's own part begins at a constant offset
 //!   (`SCRIPT_BLOCK` of `trapless-wire`). Threads without a block run no bodies; what they would have run is counted.
 //! - At an entry the registers of the integer [arguments](Convention::arguments) are what they were when the probe was hit.
 //! - At a return they hold what [`Returned`] says, in its order.
-//! - On the stack, behind the return address where calls push one, lie its [extras](Extra): eight bytes each, those that [`Code::takes`]
+//! - On the stack, [so far](Convention::pushed) above the stack pointer, lie its [extras](Extra): eight bytes each, those that [`Code::takes`]
 //!   names and no others, in the order of the enum.
 //! - On x86-64 the stack pointer is a multiple of 8, and maybe none of 16: a probe may stand at any instruction. At most [`Code::frame`]
 //!   bytes below it are used.
@@ -167,16 +168,21 @@ pub fn system_call(machine: crate::Machine) -> Option<Code> {
     match machine {
         crate::Machine::X86_64 => Some(crate::x86::system_call::routine()),
         crate::Machine::AArch64 => Some(crate::aarch64::system_call::routine()),
-        _ => None,
+        crate::Machine::PowerPc64Le => Some(crate::powerpc::system_call::routine()),
+        crate::Machine::I386 => None,
     }
 }
 
-/// What of the convention by which bodies are called is a machine's own. Registers are by their DWARF numbers.
+/// What of the convention by which bodies are called is a machine's own. Registers are by their places in
+/// [`registers`](Convention::registers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Convention {
     /// The registers of the integer arguments, in their order.
     pub arguments: &'static [u8],
-    /// The names of the general registers in the order of DWARF, in which [`Extra::Registers`] has them.
+    /// The registers of a function's result and of its second word.
+    pub results: [u8; 2],
+    /// The names of the general registers in the order of DWARF, in which [`Extra::Registers`] has them. On powerpc64le the link register, which
+    /// DWARF has behind others, follows the last of them.
     pub registers: &'static [&'static str],
     /// The register that holds the address of the thread's block.
     pub block: u8,
@@ -190,15 +196,12 @@ pub struct Convention {
     pub link: Option<u8>,
     /// Registers that bodies and routines may lose.
     pub lost: &'static [u8],
+    /// Bytes between the stack pointer and the first extra when a body begins: the return address, where calls push it, or the header of a
+    /// frame, in which functions save theirs.
+    pub pushed: u32,
 }
 
 impl Convention {
-    /// Bytes between the stack pointer and the first extra when a body begins: the return address, where calls push it.
-    #[must_use]
-    pub const fn pushed(&self) -> u32 {
-        if self.link.is_some() { 0 } else { 8 }
-    }
-
     /// That of a machine; `None` where detours call no bodies.
     ///
     /// ```
@@ -212,13 +215,15 @@ impl Convention {
         match machine {
             crate::Machine::X86_64 => Some(&X86_64),
             crate::Machine::AArch64 => Some(&AARCH64),
-            _ => None,
+            crate::Machine::PowerPc64Le => Some(&POWERPC64LE),
+            crate::Machine::I386 => None,
         }
     }
 }
 
 static X86_64: Convention = Convention {
     arguments: &[5, 4, 1, 2, 8, 9],
+    results: [0, 1],
     registers: &[
         "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
         "r14", "r15",
@@ -229,10 +234,12 @@ static X86_64: Convention = Convention {
     base_pointer: 3,
     link: None,
     lost: &[],
+    pushed: 8,
 };
 
 static AARCH64: Convention = Convention {
     arguments: &[0, 1, 2, 3, 4, 5, 6, 7],
+    results: [0, 1],
     registers: &[
         "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
         "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29",
@@ -244,6 +251,24 @@ static AARCH64: Convention = Convention {
     base_pointer: 19,
     link: Some(30),
     lost: &[16, 17],
+    pushed: 0,
+};
+
+static POWERPC64LE: Convention = Convention {
+    arguments: &[3, 4, 5, 6, 7, 8, 9, 10],
+    results: [3, 4],
+    registers: &[
+        "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+        "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28", "r29",
+        "r30", "r31", "lr",
+    ],
+    block: 30,
+    stack_pointer: 1,
+    frame_pointer: 31,
+    base_pointer: 30,
+    link: Some(32),
+    lost: &[0, 11, 12, 32],
+    pushed: 32,
 };
 
 /// The registers that hold the integer arguments of functions of Go's on x86-64, by their DWARF numbers: those of
@@ -257,14 +282,14 @@ pub const GOROUTINE: u8 = 14;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Returned {
-    /// rax, x0.
+    /// rax, x0, r3.
     Result,
-    /// rdx, x1.
+    /// rdx, x1, r4.
     Second,
     /// The address by which the call is known: of the stack slot of the return address, or where calls push none the stack pointer of the
     /// entry.
     Slot,
-    /// The low 64 bits of xmm0, v0.
+    /// The low 64 bits of xmm0, v0; f1.
     Float,
     /// The return address.
     ReturnAddress,
@@ -276,7 +301,7 @@ pub enum Returned {
 pub enum Extra {
     /// A constant of the site and the clause.
     Site,
-    /// Clock ticks: the time stamp counter, or the virtual counter of arm64.
+    /// Clock ticks: the time stamp counter, the virtual counter of arm64, or the time base of powerpc64le.
     Time,
     /// At a return, the clock ticks at the call's entry, whose detour reads the clock only where that is taken. At an entry 0.
     Entered,
@@ -293,7 +318,7 @@ pub enum Extra {
     /// The address of a word for each of the [general registers](Convention::registers) as it was at the hit, in the order of DWARF. At the
     /// entry of a function of Go's whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
-    /// The address of 8 words: the low halves of xmm0..xmm7, v0..v7.
+    /// The address of 8 words: the low halves of xmm0..xmm7, v0..v7; f1..f8.
     Floats,
     /// The address of what the probe's operands are that the body asks for, in the order of [`Code::operands`]: two words each
     /// ([`crate::passed`]). At a return there are none.

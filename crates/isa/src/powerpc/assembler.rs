@@ -30,7 +30,9 @@ registers!(
 );
 
 /// Special purpose registers.
+pub(super) const XER: u32 = 1;
 pub(super) const LR: u32 = 8;
+pub(super) const CTR: u32 = 9;
 /// The time base, as a program may read it.
 pub(super) const TIME_BASE: u32 = 268;
 
@@ -45,6 +47,8 @@ pub(super) enum When {
     Less,
     /// Not less.
     NotLess,
+    /// Behind a system call: it has not failed.
+    Succeeded,
 }
 
 /// A place in the code, perhaps not known yet.
@@ -234,6 +238,11 @@ impl Asm {
         self.record();
     }
 
+    /// `t = -a`
+    pub fn negate(&mut self, t: Gpr, a: Gpr) {
+        self.x_form(31, 104, t, a, R0);
+    }
+
     /// `t = !a`
     pub fn complement(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 124, a, t, a);
@@ -414,6 +423,7 @@ impl Asm {
             When::NotEqual => (4, 2),
             When::Less => (12, 0),
             When::NotLess => (4, 0),
+            When::Succeeded => (4, 3),
         };
         self.hole(label);
         self.word(16 << 26 | bo << 21 | bi << 16);
@@ -448,6 +458,11 @@ impl Asm {
     /// `blr`
     pub fn return_(&mut self) {
         self.word(0x4e80_0020);
+    }
+
+    /// `sc`. A result that is an error is told by the summary overflow of cr0.
+    pub fn system_call(&mut self) {
+        self.word(0x4400_0002);
     }
 
     /// `tw 31,0,0`: where control must never come.

@@ -32,6 +32,7 @@ mod runtime;
 mod slot;
 mod spare;
 mod steps;
+pub(crate) mod system_call;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -26,8 +26,11 @@ pub(super) fn argument_of(convention: &Convention, what: Context, at: Hit) -> Op
         (Context::Register(number), Moment::Entry | Moment::Inside) => {
             convention.arguments.iter().position(|register| *register == number)
         }
-        (Context::Register(0) | Context::Result, Moment::Return) => at_return(Returned::Result),
-        (Context::Register(1) | Context::SecondResult, Moment::Return) => at_return(Returned::Second),
+        (Context::Result, Moment::Return) => at_return(Returned::Result),
+        (Context::SecondResult, Moment::Return) => at_return(Returned::Second),
+        (Context::Register(number), Moment::Return) if convention.results.contains(&number) => {
+            convention.results.iter().position(|result| *result == number)
+        }
         (Context::FloatResult | Context::FloatRegister(0), Moment::Return) => at_return(Returned::Float),
         (Context::Frame | Context::Call, Moment::Return) => at_return(Returned::Slot),
         (Context::ReturnAddress, Moment::Return) => at_return(Returned::ReturnAddress),
