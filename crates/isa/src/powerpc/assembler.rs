@@ -33,6 +33,8 @@ registers!(
 pub(super) const XER: u32 = 1;
 pub(super) const LR: u32 = 8;
 pub(super) const CTR: u32 = 9;
+/// What the kernel has written for the vDSO's `getcpu`.
+pub(super) const PROCESSOR: u32 = 259;
 /// The time base, as a program may read it.
 pub(super) const TIME_BASE: u32 = 268;
 
@@ -265,6 +267,21 @@ impl Asm {
         self.x_form(31, 539, a, t, b);
     }
 
+    /// `t` = the low bytes of `a` as a signed number: 1, 2 or 4 of them.
+    pub fn extend_sign(&mut self, t: Gpr, a: Gpr, bytes: u8) {
+        let xo = match bytes {
+            ..=1 => 954,
+            2 => 922,
+            _ => 986,
+        };
+        self.x_form(31, xo, a, t, R0);
+    }
+
+    /// `t` = the bits of the floating-point register `f`, by `mfvsrd`.
+    pub fn float_bits(&mut self, t: Gpr, f: u32) {
+        self.x_form(31, 51, Gpr(f), t, R0);
+    }
+
     /// `t = number of leading zeros of a`
     pub fn count_leading_zeros(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 58, a, t, R0);
@@ -333,6 +350,11 @@ impl Asm {
     /// `*(u32 *)(a + d) = t`
     pub fn store_word(&mut self, t: Gpr, a: Gpr, d: i16) {
         self.d_form(36, t, a, d);
+    }
+
+    /// `*(double *)(a + d) = f`
+    pub fn store_float(&mut self, f: u32, a: Gpr, d: i16) {
+        self.d_form(54, Gpr(f), a, d);
     }
 
     /// `ldarx`: loads and reserves.
@@ -453,6 +475,11 @@ impl Asm {
         let word = i_form(1, self.here(), target)?;
         self.word(word);
         Ok(())
+    }
+
+    /// `blrl`
+    pub fn call_link(&mut self) {
+        self.word(0x4e80_0021);
     }
 
     /// `blr`

@@ -69,9 +69,6 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.stack != Stack::Enough {
         return Err(crate::Reason::NeedsStack);
     }
-    if request.payload.runs() {
-        return Err(crate::Reason::NoBodies);
-    }
     super::runtime::check(request.layout)?;
     Template::new(request).write()
 }

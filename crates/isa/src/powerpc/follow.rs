@@ -141,7 +141,7 @@ impl Template<'_> {
         if !self.only_counts {
             self.find_thread(slow);
             self.asm.bind(counted);
-            followed.early().for_each(|step| self.return_step(step));
+            followed.early().try_for_each(|step| self.return_step(step))?;
         }
         let entered = if self.only_counts { R12 } else { R8 };
         let low = self.instance(R11);
@@ -166,8 +166,8 @@ impl Template<'_> {
             self.asm.bind(counted);
         }
         match self.only_counts {
-            true => followed.steps.iter().for_each(|step| self.return_step(step)),
-            false => followed.late().for_each(|step| self.return_step(step)),
+            true => followed.steps.iter().try_for_each(|step| self.return_step(step))?,
+            false => followed.late().try_for_each(|step| self.return_step(step))?,
         }
         self.asm.bind(home);
         self.restore();

@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod assembler;
+mod bodies;
 mod data;
 mod decode;
 mod detour;
@@ -107,6 +108,10 @@ impl Isa for PowerPc64Le {
         past: Option<Past>,
     ) -> Result<Moved, Reason> {
         relocate::moved(turn, original, address, past)
+    }
+
+    fn runs_bodies(&self) -> bool {
+        true
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {

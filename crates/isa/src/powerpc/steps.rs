@@ -58,20 +58,20 @@ impl Template<'_> {
                 operands.iter().take(MOST_FETCHED).flat_map(|o| o.registers()).try_for_each(is_general)?;
                 self.record(id, |template| template.operands(operands));
             }
-            EntryStep::Run(_) => return Err(Reason::NoBodies),
+            EntryStep::Run(_) => self.run_at_entry()?,
         }
         Ok(())
     }
 
     /// With the block in r12. The times of the call and of its entry are in the frame for the late steps.
-    pub(super) fn return_step(&mut self, step: ReturnStep) {
+    pub(super) fn return_step(&mut self, step: ReturnStep) -> Emitted<()> {
         match step {
             ReturnStep::Count(counter) => self.count(counter),
             ReturnStep::Record { id } => self.record(id, Self::result),
             ReturnStep::Time(histogram) => self.latency(histogram),
-            // Refused before.
-            ReturnStep::Run(_) => {}
+            ReturnStep::Run(_) => self.run_at_return()?,
         }
+        Ok(())
     }
 
     /// Increments a counter of the block r12. Changes r9 and r10; where they are not saved, which is where nothing else is asked for, r11
@@ -108,13 +108,7 @@ impl Template<'_> {
         values(self);
         self.asm.load_constant(R8, u64::from(id));
         self.asm.store_word(R8, R10, RECORD_ID as i16);
-        match layout.tid_offset {
-            Some(offset) => {
-                self.asm.add_offset(R8, R13, offset as u32);
-                self.asm.load_word(R8, R8, 0);
-            }
-            None => self.asm.load_constant(R8, 0),
-        }
+        self.thread_id(R8);
         self.asm.store_word(R8, R10, RECORD_TID as i16);
         self.slot(R8);
         self.asm.store(R8, R10, RECORD_SLOT as i16);
@@ -128,6 +122,18 @@ impl Template<'_> {
         self.asm.addi(R10, R12, BLOCK_RING_LOST as i16);
         self.asm.increment(R10, R9);
         self.asm.bind(out);
+    }
+
+    /// `to` = the thread's number, or 0. The dynamic loader runs before there is a thread pointer.
+    pub(super) fn thread_id(&mut self, to: Gpr) {
+        self.asm.load_constant(to, 0);
+        let Some(offset) = self.request.layout.tid_offset else { return };
+        let none = self.asm.label();
+        self.asm.compare_immediate(R13, 0);
+        self.asm.branch_if(When::Equal, none);
+        self.asm.add_offset(to, R13, offset as u32);
+        self.asm.load_word(to, to, 0);
+        self.asm.bind(none);
     }
 
     /// Time stamp and arguments of an entry, into the record at r10.

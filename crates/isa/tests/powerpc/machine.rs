@@ -6,7 +6,7 @@ use crate::index::{Piece, index};
 use crate::{cross::Cross, oracle::Random, state::Registers};
 use std::{fs, ops::Range};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Isa, Layout, Operand, Runtime, Site, detour::*, payload::*,
+    BranchTargets, DetourRequest, Isa, Layout, Operand, Runtime, Site, body::Runs, detour::*, payload::*,
     powerpc::POWERPC64LE,
 };
 
@@ -33,7 +33,7 @@ pub const HITS: u32 = 128;
 pub const LOST: u32 = 136;
 pub const RETURNED: u32 = 144;
 pub const LATENCY: u32 = 512;
-const RING: u32 = 0x8000;
+pub const RING: u32 = 0x8000;
 
 pub fn layout(return_bits: u32) -> Layout {
     Layout {
@@ -148,7 +148,11 @@ pub struct Script {
 impl Script {
     /// A world in which nothing has happened yet.
     pub fn new(return_bits: u32) -> Self {
-        let layout = layout(return_bits);
+        Self::laid_out(layout(return_bits))
+    }
+
+    /// One whose probe memory is laid out like this.
+    pub fn laid_out(layout: Layout) -> Self {
         let runtime = POWERPC64LE.runtime(ROUTINES, &layout).expect("the runtime");
         let free = ROUTINES + runtime.code.len() as u64;
         let mut script = Script { layout, runtime, free, told: vec![], steps: vec![], answers: vec![] };
@@ -212,13 +216,29 @@ impl Script {
         payload: Payload,
         operands: &[Operand],
     ) -> Probed {
+        self.detoured(function, words, payload, operands, Runs::default())
+    }
+
+    /// The same, with bodies that are called.
+    pub fn calling(&mut self, function: u64, words: &[u32], payload: Payload, runs: Runs<'_>) -> Probed {
+        self.detoured(function, words, payload, &[], runs)
+    }
+
+    fn detoured(
+        &mut self,
+        function: u64,
+        words: &[u32],
+        payload: Payload,
+        operands: &[Operand],
+        runs: Runs<'_>,
+    ) -> Probed {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
         let site = Site::new(function, &code, &targets);
         let displaced = POWERPC64LE.verdict(&site).jump.expect("a site for a branch");
         let address = self.free.next_multiple_of(32);
         let request = DetourRequest {
-            runs: trapless_isa::body::Runs::default(),
+            runs,
             address,
             displaced,
             original: &code[..usize::from(displaced.length)],
@@ -277,8 +297,17 @@ impl Script {
 
     /// The first `count` places of the ring of the first block that is claimed.
     pub fn records(&mut self, count: u64) -> Answer {
-        let ring = BLOCKS + BLOCK_STRIDE + u64::from(RING);
-        self.read(ring, count << RECORD_SHIFT)
+        self.read_block(1, RING, count << RECORD_SHIFT)
+    }
+
+    /// What lies in a block: number 0 is the overflow block, and 1 the first that is claimed.
+    pub fn write_block(&mut self, block: u64, offset: u32, bytes: &[u8]) {
+        self.write(BLOCKS + block * BLOCK_STRIDE + u64::from(offset), bytes);
+    }
+
+    /// The same, to be looked at.
+    pub fn read_block(&mut self, block: u64, offset: u32, size: u64) -> Answer {
+        self.read(BLOCKS + block * BLOCK_STRIDE + u64::from(offset), size)
     }
 
     fn answer(&mut self, size: usize) -> Answer {

@@ -1,5 +1,6 @@
 //! powerpc64le, proven against qemu-user, real libraries and running programs.
 
+mod bodies;
 mod cross;
 mod decoding;
 mod end_to_end;
