@@ -4,7 +4,6 @@ import fnmatch
 # (machine, program, test, reason), the first three as the shell's patterns.
 X86 = "only x86-64 has this yet"
 ASSEMBLY = "its programs are written in assembly of x86-64"
-SCRIPTS = "scripts are not compiled for powerpc64le"
 TESTS = [
     # Functions that look at their return addresses are followed to their exits there.
     ("*", "exits", "*", X86),
@@ -16,11 +15,6 @@ TESTS = [
     ("*", "go_handlers", "*", X86),
     # Its programs are in assembly.
     ("*", "go_assembly", "*", ASSEMBLY),
-    ("powerpc64le*", "*script*", "*", SCRIPTS),
-    ("powerpc64le*", "bench", "*script*", SCRIPTS),
-    # All but what is refused everywhere: typed calls are told by scripts.
-    ("powerpc64le*", "typed", "*[!d]", SCRIPTS),
-    ("powerpc64le*", "recipes", "*_python_*", SCRIPTS),
     ("powerpc64le*", "recipes", "*_redis_*", "redis handles faults, so fewer of its functions can be probed than the page shows"),
     # Most of its functions look whether there is stack for them ahead of where a probe would stand.
     ("powerpc64le*", "refused", "r4_go_*", "functions of Go have no stack for probes there"),

@@ -181,6 +181,8 @@ pub struct Convention {
     pub arguments: &'static [u8],
     /// The registers of a function's result and of its second word.
     pub results: [u8; 2],
+    /// The number of the register in which functions have their first floating-point argument, and their result.
+    pub first_float: u8,
     /// The names of the general registers in the order of DWARF, in which [`Extra::Registers`] has them. On powerpc64le the link register, which
     /// DWARF has behind others, follows the last of them.
     pub registers: &'static [&'static str],
@@ -224,6 +226,7 @@ impl Convention {
 static X86_64: Convention = Convention {
     arguments: &[5, 4, 1, 2, 8, 9],
     results: [0, 1],
+    first_float: 0,
     registers: &[
         "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
         "r14", "r15",
@@ -240,6 +243,7 @@ static X86_64: Convention = Convention {
 static AARCH64: Convention = Convention {
     arguments: &[0, 1, 2, 3, 4, 5, 6, 7],
     results: [0, 1],
+    first_float: 0,
     registers: &[
         "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
         "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29",
@@ -257,6 +261,7 @@ static AARCH64: Convention = Convention {
 static POWERPC64LE: Convention = Convention {
     arguments: &[3, 4, 5, 6, 7, 8, 9, 10],
     results: [3, 4],
+    first_float: 1,
     registers: &[
         "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
         "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28", "r29",

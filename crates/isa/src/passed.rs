@@ -182,7 +182,7 @@ fn vector(machine: Machine, text: &str) -> Option<u8> {
         Machine::I386 => (text.strip_prefix("%xmm"), 8),
         // gcc and clang write `v3`; `d3` and `s3` are what is asked for by `%d` and `%s`.
         Machine::AArch64 => (text.strip_prefix(['v', 'd', 's', 'q']), 32),
-        // Its detours call no bodies.
+        // `sys/sdt.h` asks for them in general registers (`nZr`).
         Machine::PowerPc64Le => return None,
     };
     let digits = digits?;

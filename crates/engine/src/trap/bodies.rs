@@ -11,6 +11,7 @@ use crate::{Region, target};
 use std::fmt;
 use trapless_isa::Machine;
 use trapless_isa::Operand;
+use trapless_isa::body::Convention;
 use trapless_isa::passed::{FLOAT, Passed, SIZE, extended};
 use trapless_process::{Process, Registers, RemoteAddr, Tid, page_size, trace::Tracer};
 
@@ -110,9 +111,22 @@ impl<'a> TrapHit<'a> {
         Self { operands, ..self }
     }
 
-    /// A general register by its DWARF number, as it was at the hit; 0 where there is no such register.
+    /// A general register by its place among [those that bodies are told](Convention::registers), as it was at the hit; 0 where there is no
+    /// such register.
     pub fn register(&self, number: u8) -> u64 {
-        self.registers.by_dwarf(number)
+        match self.convention() {
+            Some(convention) if convention.link == Some(number) => self.link(),
+            _ => self.registers.by_dwarf(number),
+        }
+    }
+
+    fn convention(&self) -> Option<&'static Convention> {
+        Convention::of(target::isa(self.process).machine())
+    }
+
+    /// The register in which the thread has a return address at the entry of a function.
+    fn link(&self) -> u64 {
+        self.registers.general(target::isa(self.process).facts().link_register)
     }
 
     /// An integer argument of the function that was entered, from 0 on; 0 where it cannot be read.
@@ -126,8 +140,14 @@ impl<'a> TrapHit<'a> {
         self.registers.returned(word)
     }
 
-    /// The low 64 bits of a vector register by its number; 0 for a thread in 32-bit mode.
-    pub fn vector(&self, number: u8) -> u64 {
+    /// The low 64 bits of one of the registers that functions have floating-point arguments in, from 0 on; 0 for a thread in 32-bit mode.
+    pub fn float(&self, number: u8) -> u64 {
+        let first = self.convention().map_or(0, |convention| convention.first_float);
+        self.vector(first + number)
+    }
+
+    /// The same of a vector register by its number.
+    fn vector(&self, number: u8) -> u64 {
         match self.registers.is_32bit() {
             true => 0,
             // One that was killed has none.
@@ -143,7 +163,8 @@ impl<'a> TrapHit<'a> {
         }
     }
 
-    /// Address of the stack slot of the return address, at the entry of a function and at its return.
+    /// Address of the stack slot of the return address, at the entry of a function and at its return, which is followed only where there is one;
+    /// elsewhere the stack pointer.
     pub fn frame(&self) -> u64 {
         match self.moment {
             Moment::Entry(_) => self.registers.sp_value(),
@@ -155,6 +176,7 @@ impl<'a> TrapHit<'a> {
     pub fn return_address(&self) -> u64 {
         match self.moment {
             Moment::Return { home, .. } => home,
+            Moment::Entry(_) if target::isa(self.process).facts().has_link_register() => self.link(),
             Moment::Entry(returns) => returns.home_of(self.process, self.frame()).unwrap_or(0),
         }
     }

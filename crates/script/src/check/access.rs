@@ -271,14 +271,14 @@ impl Checker<'_> {
             Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
             Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
             Held::FloatRegister(number) => {
-                self.from_word(word(Context::FloatRegister(*number)), of, size, span)
+                self.from_float(word(Context::FloatRegister(*number)), of, size, span)
             }
             Held::Frame(offset) => behind(word(Context::Frame), *offset),
             Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),
             Held::Behind(number) => behind(word(Context::Argument(*number)), 0),
             Held::Result => self.from_word(word(Context::Result), of, size, span),
             Held::SecondResult => self.from_word(word(Context::SecondResult), of, size, span),
-            Held::FloatResult => self.from_word(word(Context::FloatResult), of, size, span),
+            Held::FloatResult => self.from_float(word(Context::FloatResult), of, size, span),
             Held::BehindResult => behind(word(Context::Result), 0),
             Held::Constant(value) => self.from_word(Expr::int(Type::INT64, *value, span), of, size, span),
             Held::Pieces(pieces) => {
@@ -286,6 +286,7 @@ impl Checker<'_> {
                 let mut types = Vec::new();
                 for (index, (piece, size)) in pieces.iter().enumerate() {
                     let of = match size {
+                        4 if matches!(piece, Held::FloatRegister(_) | Held::FloatResult) => Type::Float(4),
                         1 | 2 | 4 | 8 => Type::int(*size as u8, false),
                         other => Type::Array(Arc::new(Type::UINT8), *other),
                     };
@@ -303,6 +304,16 @@ impl Checker<'_> {
             }
             Held::Gone(_) => return None,
         })
+    }
+
+    /// What a floating-point register holds as a value.
+    pub fn from_float(&mut self, bits: Expr, of: &Type, size: u32, span: Span) -> Expr {
+        match of {
+            Type::Float(4) if self.environment.machine().widens_singles => {
+                Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::BitsFloat, Box::new(bits)) }
+            }
+            _ => self.from_word(bits, of, size, span),
+        }
     }
 
     /// The low bytes of a word as a value.

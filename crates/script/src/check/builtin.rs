@@ -289,11 +289,9 @@ impl Checker<'_> {
         // A float is told from a double by what debug information says, if it says it.
         let single =
             matches!(self.function().and_then(|function| function.result), Some(Described::Float(4)));
-        let bits = Box::new(Expr { of: Type::UINT64, span, kind: Kind::Context(Context::FloatResult) });
-        match single {
-            true => Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, bits) },
-            false => Expr { of: Type::Float(8), span, kind: Kind::Unary(Unary::BitsFloat, bits) },
-        }
+        let bits = Expr { of: Type::UINT64, span, kind: Kind::Context(Context::FloatResult) };
+        let size = if single { 4 } else { 8 };
+        self.from_float(bits, &Type::Float(size), size.into(), span)
     }
 
     fn probe(&mut self, span: Span) -> Expr {

@@ -101,6 +101,8 @@ pub struct Machine {
     pub arguments: u8,
     /// How many floating-point arguments are in registers.
     pub float_arguments: u8,
+    /// Whether registers hold a `float` as the `double` of its value.
+    pub widens_singles: bool,
     /// How far the first argument in memory is from the frame's address, in bytes.
     pub stack_arguments: i64,
     /// Its general registers in the order of DWARF, by the names that bpftrace has from the kernel.
@@ -115,6 +117,7 @@ impl Machine {
         name: "x86_64",
         arguments: 6,
         float_arguments: 8,
+        widens_singles: false,
         stack_arguments: 8,
         registers: &[
             "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
@@ -128,6 +131,7 @@ impl Machine {
         name: "i386",
         arguments: 64,
         float_arguments: 0,
+        widens_singles: false,
         stack_arguments: 4,
         registers: &["ax", "cx", "dx", "bx", "sp", "bp", "si", "di"],
         word: 4,
@@ -138,11 +142,27 @@ impl Machine {
         name: "aarch64",
         arguments: 8,
         float_arguments: 8,
+        widens_singles: false,
         stack_arguments: 0,
         registers: &[
             "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
             "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
             "r29", "r30", "sp",
+        ],
+        word: 8,
+    };
+
+    /// PowerPC in 64-bit mode, by ELFv2. The row of arguments begins behind the header of the caller's frame, and has room for those in registers.
+    pub const POWERPC64LE: Machine = Machine {
+        name: "powerpc64le",
+        arguments: 8,
+        float_arguments: 8,
+        widens_singles: true,
+        stack_arguments: 32 + 8 * 8,
+        registers: &[
+            "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+            "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
+            "r29", "r30", "r31", "link",
         ],
         word: 8,
     };
@@ -154,10 +174,11 @@ impl Machine {
     /// assert_eq!(Machine::X86_64.register("di"), Some(Context::Register(5)));
     /// assert_eq!(Machine::AARCH64.register("sp"), Some(Context::Register(31)));
     /// assert_eq!(Machine::AARCH64.register("di"), None);
+    /// assert_eq!(Machine::POWERPC64LE.register("nip"), Some(Context::InstructionPointer));
     /// ```
     #[must_use]
     pub fn register(&self, name: &str) -> Option<Context> {
-        if matches!(name, "ip" | "pc") {
+        if matches!(name, "ip" | "pc") || name == "nip" && self.widens_singles {
             return Some(Context::InstructionPointer);
         }
         let number = self.registers.iter().position(|known| *known == name)?;

@@ -17,6 +17,8 @@ pub(super) struct Registers {
     pub floats: (u16, u16),
     /// How many of those take a result in parts.
     pub float_results: u16,
+    /// Whether these hold a `float` as the `double` of its value.
+    pub widens_singles: bool,
     /// Those of a result in two words.
     pub results: [u16; 2],
     /// Bytes of a general register.
@@ -29,6 +31,7 @@ impl Registers {
         match (machine, language) {
             (Machine::I386, _) => &I386,
             (Machine::AArch64, _) => &AARCH64,
+            (Machine::PowerPc64Le, _) => &POWERPC64LE,
             (_, Language::Go) => &GO,
             (_, Language::C | Language::Cpp | Language::Rust) => &X86_64,
         }
@@ -38,6 +41,7 @@ impl Registers {
     pub fn here() -> &'static Registers {
         match trapless_isa::Machine::beside(false) {
             trapless_isa::Machine::AArch64 => &AARCH64,
+            trapless_isa::Machine::PowerPc64Le => &POWERPC64LE,
             _ => &X86_64,
         }
     }
@@ -56,9 +60,11 @@ impl Registers {
 
 /// Those of a machine whose detours call bodies, which have its arguments where functions have them.
 const fn with_bodies(machine: trapless_isa::Machine, floats: (u16, u16), float_results: u16) -> Registers {
-    let Convention { arguments, registers, stack_pointer, .. } = Convention::of(machine).unwrap();
+    let Convention { arguments, registers, stack_pointer, results, .. } = Convention::of(machine).unwrap();
+    let results = [results[0] as u16, results[1] as u16];
     let (stack_pointer, general) = (*stack_pointer as u16, registers.len() as u16);
-    Registers { arguments, stack_pointer, general, floats, float_results, results: [0, 1], word: 8 }
+    let widens_singles = false;
+    Registers { arguments, stack_pointer, general, floats, float_results, widens_singles, results, word: 8 }
 }
 
 /// xmm0 and those behind it; rax and rdx.
@@ -70,6 +76,13 @@ const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
 /// v0 and those behind it; x0 and x1.
 const AARCH64: Registers = with_bodies(trapless_isa::Machine::AArch64, (64, 8), 4);
 
+/// f1 and those behind it; r3 and r4. Behind r31 DWARF has f0.
+const POWERPC64LE: Registers = Registers {
+    general: 32,
+    widens_singles: true,
+    ..with_bodies(trapless_isa::Machine::PowerPc64Le, (33, 8), 8)
+};
+
 /// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
 const I386: Registers = Registers {
     arguments: &[],
@@ -77,6 +90,7 @@ const I386: Registers = Registers {
     general: 8,
     floats: (u16::MAX, 0),
     float_results: 0,
+    widens_singles: false,
     results: [0, 2],
     word: 4,
 };

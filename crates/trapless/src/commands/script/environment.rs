@@ -39,7 +39,8 @@ impl Environment for Outside<'_, '_> {
         match self.machine {
             trapless_isa::Machine::I386 => Machine::I386,
             trapless_isa::Machine::AArch64 => Machine::AARCH64,
-            _ => Machine::X86_64,
+            trapless_isa::Machine::PowerPc64Le => Machine::POWERPC64LE,
+            trapless_isa::Machine::X86_64 => Machine::X86_64,
         }
     }
 

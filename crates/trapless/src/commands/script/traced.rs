@@ -93,7 +93,7 @@ impl Thread for Standing<'_> {
     }
 
     fn vector(&mut self, number: u8) -> u64 {
-        self.hit.vector(number)
+        self.hit.float(number)
     }
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> usize {

@@ -27,9 +27,10 @@ pub(super) const HEAD: u32 = 24;
 /// In a record's second word: it was read.
 pub(super) const WAS_READ: u64 = 1 << 32;
 /// Words of the file of registers: general ones by their DWARF numbers, as many as a machine may have, then the low halves of those of
-/// floating-point numbers.
-const FILE: u32 = FLOATS_AT as u32 + 8;
+/// floating-point numbers, and the singles that they hold as doubles on some machines.
+const FILE: u32 = SINGLES_AT as u32 + 8;
 pub(super) const FLOATS_AT: u8 = 32;
+pub(super) const SINGLES_AT: u8 = FLOATS_AT + 8;
 /// What is left of the tape when a record may still begin: of a text with its zero, or of a value.
 const LAST: u32 = MOST_BYTES as u32 + HEAD + 64;
 const TAPE: u32 = MOST_RECORDED as u32 + LAST;
@@ -130,22 +131,32 @@ fn tell(at: Moment) -> Statement {
 
 /// The registers that a body has, where they can be indexed.
 fn file(registers: &Registers, at: Moment) -> Vec<Statement> {
-    let store = |(place, what): (u8, Context)| Statement::Store {
-        to: Place::Scratch(8 * u32::from(place)),
-        as_: Width::Unsigned(8),
-        value: Expression::Context(what),
-    };
-    let what = |place: u8| match place.checked_sub(FLOATS_AT) {
-        Some(number) => Context::FloatRegister(number),
-        None => Context::Register(place),
+    let store = |place: u8| {
+        let (as_, value) = match place {
+            SINGLES_AT.. => {
+                let bits = Expression::Context(Context::FloatRegister(place - SINGLES_AT));
+                (Width::Float(4), Expression::Unary(Unary::BitsFloat, Box::new(bits)))
+            }
+            FLOATS_AT.. => {
+                let number = place - FLOATS_AT;
+                (Width::Unsigned(8), Expression::Context(Context::FloatRegister(number)))
+            }
+            number => (Width::Unsigned(8), Expression::Context(Context::Register(number))),
+        };
+        Statement::Store { to: Place::Scratch(8 * u32::from(place)), as_, value }
     };
     let kept = (0..FILE as u8).filter(|&place| is_kept(registers, place, at));
-    kept.map(|place| store((place, what(place)))).collect()
+    kept.map(store).collect()
 }
 
 /// Whether a body has a register, by its number in the file.
 pub(super) fn is_kept(registers: &Registers, place: u8, at: Moment) -> bool {
     let number = u16::from(place);
+    let place = match place.checked_sub(SINGLES_AT) {
+        Some(_) if !registers.widens_singles => return false,
+        Some(single) => FLOATS_AT + single,
+        None => place,
+    };
     match (place.checked_sub(FLOATS_AT), at) {
         (Some(float), Moment::Return) => u16::from(float) < registers.float_results,
         (Some(float), _) => u16::from(float) < registers.floats.1,

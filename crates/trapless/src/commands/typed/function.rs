@@ -1,6 +1,6 @@
 //! Functions: where their arguments and results are when a probe is hit, and what is shown of them.
 
-use super::body::{FLOATS_AT, HEAD, is_kept};
+use super::body::{FLOATS_AT, HEAD, SINGLES_AT, is_kept};
 use super::table::{Part, Placed, Root, Table};
 use crate::commands::registers::Registers;
 use std::fmt;
@@ -232,6 +232,9 @@ fn part(location: &Location, size: u64, skip: u64, at: At) -> Result<Part, Why> 
     };
     let recorded = size.min(MOST_BYTES) as u32;
     match location {
+        Location::Register(number) if at.registers.widens_singles && (size, skip) == (4, 0) => {
+            in_register(at.single(*number)?, 0)
+        }
         Location::Register(number) => in_register(at.register(*number)?, 0),
         Location::Sum { register: number, offset } => in_register(at.register(*number)?, *offset),
         Location::Memory { register: number, offset } => {
@@ -262,6 +265,12 @@ impl At {
             None => u8::try_from(number).ok().filter(|number| *number < FLOATS_AT).ok_or(Why::Register)?,
         };
         if is_kept(self.registers, place, self.moment) { Ok(place) } else { Err(Why::Register) }
+    }
+
+    /// The same for a value of 4 bytes: of a floating-point register the single that it holds as a double.
+    fn single(self, number: u16) -> Result<u8, Why> {
+        let place = self.register(number)?;
+        Ok(if place >= FLOATS_AT { place - FLOATS_AT + SINGLES_AT } else { place })
     }
 }
 
