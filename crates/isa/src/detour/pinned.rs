@@ -198,6 +198,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (720, 720_504, 16_284_384_754_983_405_334)
+        (720, 725_880, 12_507_495_819_052_073_434)
     );
 }
