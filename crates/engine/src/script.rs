@@ -83,7 +83,7 @@ impl Script {
 }
 
 /// One clause of a script at a site: a body that is called there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clause {
     /// The number of its body, in [`Program::bodies`].
     pub body: u16,
@@ -93,6 +93,8 @@ pub struct Clause {
     pub frame: u32,
     /// [`Code::vectors`].
     pub vectors: bool,
+    /// [`Code::calculates`].
+    pub calculates: bool,
     /// [`Code::counts`].
     pub counts: Option<u32>,
 }
@@ -158,11 +160,11 @@ impl Script {
     #[must_use]
     pub fn clause(&self, body: u16) -> Option<Clause> {
         match self.program.bodies.get(usize::from(body)) {
-            Some(&Code { takes, frame, vectors, counts, .. }) => {
-                Some(Clause { body, takes, frame, vectors, counts })
+            Some(&Code { takes, frame, vectors, calculates, counts, .. }) => {
+                Some(Clause { body, takes, frame, vectors, calculates, counts })
             }
             None if self.program.bodies.is_empty() && self.interpreter.is_some() => {
-                Some(Clause { body, takes: Takes::NONE, frame: 0, vectors: false, counts: None })
+                Some(Clause { body, ..Clause::default() })
             }
             None => None,
         }
@@ -267,9 +269,9 @@ impl Script {
         let (offsets, _) = self.offsets();
         let first = self.program.routines.len();
         let place = |body: u16| offsets.get(first + usize::from(body)).map_or(0, |offset| address + offset);
-        let run = |(index, &Clause { body, takes, frame, vectors, .. }): (usize, &Clause)| {
+        let run = |(index, &Clause { body, takes, frame, vectors, calculates, .. }): (usize, &Clause)| {
             let operands = operands.get(index).map_or(&[][..], Vec::as_slice);
-            Run { body: place(body), takes, frame, vectors, site, operands }
+            Run { body: place(body), takes, frame, vectors, calculates, site, operands }
         };
         Clauses::called(clauses, without).map(run).collect()
     }

@@ -9,10 +9,11 @@
 //! What differs between machines is in [`Convention`].
 //!
 //! - The body keeps every register, those of vectors too, but for the few that are [lost](Convention::lost). The arithmetic flags it may
-//!   lose: they are the detour's to keep. It returns nothing. On x86-64 it keeps the x87's registers and `MXCSR`, and the direction flag is
-//!   the program's, so a body uses no string instructions. On arm64 the flags that calculations with floating-point numbers leave (`FPSR`)
-//!   are the detour's to keep, too; on powerpc64le cr0, XER, lr and FPSCR are, while ctr and the other fields of the condition register are kept,
-//!   and vector registers whole, of which those of floating-point numbers are halves.
+//!   lose: they are the detour's to keep. It returns nothing. On x86-64 it keeps the x87's registers, and the direction flag is
+//!   the program's, so a body uses no string instructions. On powerpc64le XER is the detour's to keep, too, while ctr and the fields of the condition
+//!   register but cr0 are kept, and vector registers whole, of which those of floating-point numbers are halves.
+//! - Where it [calculates](Code::calculates) with floating-point numbers, it is called with the environment that C programs start with, which rounds to
+//!   the nearest and raises no signals, and may leave exceptions in it. The program's is the detour's to keep: `MXCSR`, `FPCR` and `FPSR`, `FPSCR`.
 //! - One [register](Convention::block) is the address of the thread's own block, in which the script's own part begins at a constant offset
 //!   (`SCRIPT_BLOCK` of `trapless-wire`). Threads without a block run no bodies; what they would have run is counted.
 //! - At an entry the registers of the integer [arguments](Convention::arguments) are what they were when the probe was hit.
@@ -54,6 +55,8 @@ pub struct Code {
     /// Whether it, or what it calls, loses what longer vectors hold beyond what bodies keep of them: it works with vector registers, or makes
     /// system calls, on a machine whose vectors may be longer (arm64).
     pub vectors: bool,
+    /// Whether it, or what it calls, calculates with floating-point numbers.
+    pub calculates: bool,
     /// Where all that it does is to add 1 to a word of the thread's block, the word's offset. Detours do that themselves, by
     /// [`EntryStep::Count`](crate::EntryStep::Count) and [`ReturnStep::Count`](crate::ReturnStep::Count), also for threads without a block.
     pub counts: Option<u32>,
@@ -90,6 +93,8 @@ pub struct Run<'a> {
     pub frame: u32,
     /// As its [`Code::vectors`].
     pub vectors: bool,
+    /// As its [`Code::calculates`].
+    pub calculates: bool,
     /// What [`Extra::Site`] says.
     pub site: u32,
     /// What each of its [`Code::operands`] is at the site.

@@ -249,6 +249,7 @@ fn plan(
             takes,
             frame: 1024,
             vectors: true,
+            calculates: true,
             site: counters + counter,
             operands: &[],
         };

@@ -235,6 +235,7 @@ fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
             takes: takes[which],
             frame: 64,
             vectors: false,
+            calculates: false,
             site: HITS,
             operands: &passed,
         };
@@ -285,7 +286,15 @@ fn operands_are_passed_to_bodies_as_they_were_at_the_entry() {
 fn operands_that_no_body_can_be_passed_are_refused() {
     let refused = |passed: &[Passed], extra: Extra| {
         let takes = Takes::of(&[extra]);
-        let run = Run { body: BODIES[0], takes, frame: 64, vectors: false, site: HITS, operands: passed };
+        let run = Run {
+            body: BODIES[0],
+            takes,
+            frame: 64,
+            vectors: false,
+            calculates: false,
+            site: HITS,
+            operands: passed,
+        };
         let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), ..Payload::default() };
         detoured(payload, Runs { entry: &[run], at_return: &[] }, &[]).err()
     };

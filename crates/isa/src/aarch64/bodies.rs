@@ -12,8 +12,8 @@
 //!     back to what was kept
 //! ```
 //!
-//! Bodies lose x16 and x17, the flags, and what calculations leave in `FPSR`; a call loses x30. All of these are kept here. At an entry the
-//! arguments are where the program has them: no detour touches x0 to x8. At a return they are loaded for each body.
+//! Bodies lose x16 and x17, the flags, and what calculations leave in `FPSR`; a call loses x30. All of these are kept here, and `FPCR` where any calculates. At
+//! an entry the arguments are where the program has them: no detour touches x0 to x8. At a return they are loaded for each body.
 //!
 //! # Long vectors
 //! Where vectors are longer than 128 bits (SVE), whatever writes to the first 128 bits makes zeros of the rest, and a system call may, too.
@@ -34,6 +34,8 @@ const REGISTERS: i32 = 0;
 const FLAGS: i32 = 256;
 /// The time of the entry, which is in a register that bodies lose.
 const KEPT_ENTERED: i32 = 272;
+/// `FPCR`.
+const KEPT_CONTROL: i32 = 280;
 /// The low halves of v0 to v7.
 const FLOATS: i32 = 288;
 /// Bytes of all.
@@ -71,9 +73,20 @@ impl Template<'_> {
         self.code.load(TEMPORARY, self.layout.blocks);
         self.code.emit([a::eor(TEMPORARY, TEMPORARY, BLOCK)]);
         self.code.emit_to(a::cbz(TEMPORARY), unrun);
+        let calculates = runs.iter().any(|run| run.calculates);
         self.keep(runs.iter().any(|run| run.takes.has(Extra::Floats)));
+        if calculates {
+            self.code.emit([
+                a::mrs_float_control(ADDRESS),
+                a::str(ADDRESS, SP, KEPT_CONTROL as u32),
+                a::msr_float_control(31),
+            ]);
+        }
         for run in runs {
             self.run(run, at)?;
+        }
+        if calculates {
+            self.code.emit([a::ldr(ADDRESS, SP, KEPT_CONTROL as u32), a::msr_float_control(ADDRESS)]);
         }
         self.put_back(at);
         self.code.bind(done);

@@ -357,6 +357,36 @@ impl Asm {
         self.d_form(54, Gpr(f), a, d);
     }
 
+    /// `f = *(double *)(a + d)`
+    pub fn load_float(&mut self, f: u32, a: Gpr, d: i16) {
+        self.d_form(50, Gpr(f), a, d);
+    }
+
+    /// Stores the whole vector register whose first half `f` is, by `stxvd2x`.
+    pub fn store_vector(&mut self, f: u32, a: Gpr) {
+        self.x_form(31, 972, Gpr(f), R0, a);
+    }
+
+    /// Loads it, by `lxvd2x`.
+    pub fn load_vector(&mut self, f: u32, a: Gpr) {
+        self.x_form(31, 844, Gpr(f), R0, a);
+    }
+
+    /// Clears it, by `xxlxor`.
+    pub fn clear_vector(&mut self, f: u32) {
+        self.word(0xf000_04d0 | f << 21 | f << 16 | f << 11);
+    }
+
+    /// `mffs f`
+    pub fn read_float_status(&mut self, f: u32) {
+        self.x_form(63, 583, Gpr(f), R0, R0);
+    }
+
+    /// `mtfsf 0xff,f,1,0`: all of it.
+    pub fn write_float_status(&mut self, f: u32) {
+        self.word(0xfffe_058e | f << 11);
+    }
+
     /// `ldarx`: loads and reserves.
     pub fn load_reserved(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 84, t, R0, a);

@@ -12,7 +12,8 @@
 //!     back to what was kept
 //! ```
 //!
-//! Bodies lose r0, r11 and r12, cr0, XER and lr. r0, r12 and cr0 are in the detour's own frame.
+//! Bodies lose r0, r11 and r12, cr0, XER and lr. r0, r12 and cr0 are in the detour's own frame. FPSCR, which is reached by a floating-point register alone,
+//! is kept where any of them calculates.
 
 use super::detour::{ARGUMENTS, Template};
 use super::emit::*;
@@ -29,6 +30,9 @@ const BODY_BLOCK: Gpr = Gpr(30);
 const TEMPORARY: Gpr = R12;
 const SECOND: Gpr = R11;
 
+/// The floating-point register by which FPSCR is moved.
+const MOVED_BY: u32 = 0;
+
 /// Bytes of a frame's header, and where in it a function that is called saves its return address.
 const HEADER: i16 = 32;
 const RETURN_ADDRESS_OF_CALLEE: i16 = 16;
@@ -41,8 +45,11 @@ const LINK: u8 = 32;
 /// XER, and what r11 was in the detour.
 const KEPT_XER: i16 = kept(LINK) + 8;
 const KEPT_R11: i16 = KEPT_XER + 8;
+/// FPSCR, and the vector register that it is moved by.
+const KEPT_FPSCR: i16 = KEPT_R11 + 8;
+const KEPT_VECTOR: i16 = KEPT_FPSCR + 8;
 /// The low halves of f1 to f8.
-const FLOATS: i16 = KEPT_R11 + 8;
+const FLOATS: i16 = KEPT_VECTOR + 16;
 /// Bytes of all.
 const KEPT: i16 = FLOATS + 64;
 
@@ -108,6 +115,13 @@ impl Template<'_> {
         for run in runs {
             self.run(frame, run, at)?;
         }
+        if runs.iter().any(|run| run.calculates) {
+            self.asm.addi(R9, R1, frame.kept + KEPT_VECTOR);
+            self.asm.store_vector(MOVED_BY, R9);
+            self.asm.load_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
+            self.asm.write_float_status(MOVED_BY);
+            self.asm.load_vector(MOVED_BY, R9);
+        }
         self.put_back_registers(frame, at);
         self.asm.branch(done);
         self.asm.bind(unrun);
@@ -148,6 +162,16 @@ impl Template<'_> {
             for (n, place) in (1..=8).zip((frame.kept + FLOATS..).step_by(8)) {
                 self.asm.store_float(n, R1, place);
             }
+        }
+        if runs.iter().any(|run| run.calculates) {
+            self.asm.addi(R9, R1, frame.kept + KEPT_VECTOR);
+            self.asm.store_vector(MOVED_BY, R9);
+            self.asm.read_float_status(MOVED_BY);
+            self.asm.store_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
+            self.asm.clear_vector(MOVED_BY);
+            self.asm.write_float_status(MOVED_BY);
+            self.asm.load_vector(MOVED_BY, R9);
+            self.asm.load(R9, R1, frame.kept + kept(LINK));
         }
         self.asm.copy(BODY_BLOCK, R12);
         match at {

@@ -42,18 +42,26 @@ const BY_DWARF: [usize; 16] = [RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8, R9, R
 const XMM: [AsmRegisterXmm; 16] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
 
+/// `MXCSR` as a program starts: all exceptions are masked, and numbers are rounded to the nearest.
+const MXCSR: i32 = 0x1f80;
+
+/// Bytes in which the program's is kept.
+const KEPT_ENVIRONMENT: i32 = 8;
+
 /// How many vector registers [`Extra::Floats`] tells of.
 const FLOATS: i32 = 8;
 
-/// What a body with these extras needs of the stack besides its own: what they point to, they themselves, and the return address.
-fn pushed_for(takes: Takes) -> i32 {
+/// What a body needs of the stack besides its own: what its extras point to, they themselves, the return address, and what is kept of numbers.
+fn pushed_for(run: &Run<'_>) -> i32 {
+    let takes = run.takes;
     let areas = [
         (Extra::Registers, 8 * BY_DWARF.len() as i32),
         (Extra::Floats, 8 * FLOATS),
         (Extra::Operands, 16 * MOST_PASSED as i32),
     ];
     let areas: i32 = areas.iter().filter(|(extra, _)| takes.has(*extra)).map(|area| area.1).sum();
-    areas + 8 * takes.count() as i32 + 8
+    let environment = if run.calculates { KEPT_ENVIRONMENT + 8 } else { 0 };
+    environment + areas + 8 * takes.count() as i32 + 8
 }
 
 /// How much room the detour of a request needs on a goroutine's stack. Entry and exit ask for the same.
@@ -62,7 +70,7 @@ pub(super) fn room(request: &DetourRequest<'_>) -> i32 {
     const MORE_SAVED: i32 = 64;
     let Runs { entry, at_return } = request.runs;
     let below = |run: &Run<'_>| match request.layout.body_stacks() {
-        BodyStacks::Programs => pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2),
+        BodyStacks::Programs => pushed_for(run) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2),
         BodyStacks::Own => 0,
     };
     let of = |run: &Run<'_>| MORE_SAVED + below(run);
@@ -236,6 +244,9 @@ impl Template<'_> {
         arguments: impl FnOnce(&mut Self, &Hit<'_>, Takes) -> Asm,
     ) -> Asm {
         self.pushed = 0;
+        if run.calculates {
+            self.push_environment()?;
+        }
         let operands = self.push_operands(run, hit)?;
         let floats = self.push_floats(run)?;
         let registers = self.push_registers(run, hit)?;
@@ -262,6 +273,9 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.call(GPR64[temporary])?;
         a.mov(qword_ptr(rsp - 8), 0)?;
+        if run.calculates {
+            a.ldmxcsr(dword_ptr(rsp + (pushed - KEPT_ENVIRONMENT)))?;
+        }
         if pushed > 0 {
             a.lea(rsp, qword_ptr(rsp + pushed))?;
         }
@@ -275,6 +289,17 @@ impl Template<'_> {
             _ => Instruction::with2(code, Register::from(GPR64[to]), value)?,
         };
         self.asm.a.add_instruction(instruction)
+    }
+
+    /// First of all, pushes `MXCSR` as the program has it, and below it what a program starts with, which it becomes.
+    fn push_environment(&mut self) -> Asm {
+        let a = &mut self.asm.a;
+        a.lea(rsp, qword_ptr(rsp - KEPT_ENVIRONMENT))?;
+        a.stmxcsr(dword_ptr(rsp))?;
+        a.push(MXCSR)?;
+        a.ldmxcsr(dword_ptr(rsp))?;
+        self.pushed += KEPT_ENVIRONMENT + 8;
+        Ok(())
     }
 
     fn push(&mut self, register: usize) -> Asm {

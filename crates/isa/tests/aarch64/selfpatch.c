@@ -185,6 +185,15 @@ static void *finish(void *argument) {
     return 0;
 }
 
+// How numbers are rounded: to zero, by all threads of the program.
+#define TO_ZERO 0xc00000ul
+
+static unsigned long float_control(void) {
+    unsigned long control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+}
+
 static _Atomic int stop_warming;
 static pthread_barrier_t barrier;
 
@@ -194,6 +203,7 @@ static void *thread(void *unused) {
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
     for (int i = 0; i < ITERATIONS; i++) round_of_calls();
+    check("how numbers are rounded", float_control(), TO_ZERO);
     pthread_barrier_wait(&barrier);
     return unused;
 }
@@ -244,7 +254,7 @@ static void look(struct kept *k, unsigned long *extras, char *block, int is_retu
         for (int i = 0; i < 8; i++) wrong |= (k->x[i] != registers[i]) << 12;
         wrong |= !!extras[ENTERED] << 13;
     }
-    odd |= wrong;
+    odd |= wrong | !!float_control() << 14;
     ++*(_Atomic long *)(block + extras[SITE]);
 }
 
@@ -381,6 +391,7 @@ int main(int count, char **arguments) {
     for_each(plan, size, 4, fill);
     for_each(plan, size, 1, map);
 
+    asm volatile("msr fpcr, %0" ::"r"(TO_ZERO));
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, 0, THREADS + 1);
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, thread, 0);

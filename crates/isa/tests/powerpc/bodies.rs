@@ -21,6 +21,10 @@ const FLOATS: u64 = SLOT + 0x1000;
 const TOLD: u32 = 0x2000;
 const TOLD_SIZE: u32 = 0x800;
 const ARGUMENTS: u32 = 8;
+/// FPSCR: numbers are rounded to zero, operations that are not valid trap, and something was inexact.
+const ENVIRONMENT: u64 = 0x0200_0081;
+/// Where that of the program lies, and where it is put afterwards.
+const FPSCR: u64 = FLOATS + 128;
 
 /// `op t, d(a)`
 fn d_form(op: u32, t: u32, a: u32, d: u32) -> u32 {
@@ -51,6 +55,17 @@ fn body(takes: Takes, operands: usize, told: u32) -> Vec<u32> {
         at += 8;
     };
     (3..=10).for_each(|register| store(&mut code, register));
+    // FPSCR, in which it leaves an exception.
+    code.extend([
+        0x3961_ffc0, // addi r11,r1,-64
+        0x7c00_5f98, // stxvd2x vs0,0,r11
+        0xfc00_048e, // mffs f0
+        0xd801_ffb8, // stfd f0,-72(r1)
+        0xe981_ffb8, // ld r12,-72(r1)
+        0xfc60_004c, // mtfsb1 3
+        0x7c00_5e98, // lxvd2x vs0,0,r11
+    ]);
+    store(&mut code, 12);
     for (n, extra) in (0..).zip(takes.iter()) {
         code.push(d_form(LD, 11, 1, 32 + 8 * n));
         store(&mut code, 11);
@@ -87,7 +102,7 @@ impl Told<'_> {
 
     fn place(&self, extra: Extra) -> u32 {
         let before = self.takes.iter().take_while(|other| *other != extra);
-        ARGUMENTS + before.map(|other| 1 + words_behind(other, self.operands)).sum::<u32>()
+        ARGUMENTS + 1 + before.map(|other| 1 + words_behind(other, self.operands)).sum::<u32>()
     }
 
     fn extra(&self, extra: Extra) -> u64 {
@@ -158,6 +173,7 @@ impl World {
         for (n, float) in (0..).zip(floats) {
             script.set(FLOATS + 8 * n, float);
         }
+        script.set(FPSCR, ENVIRONMENT);
         Self { script, bodies: BODIES..FUNCTION + 0x1_0000, floats }
     }
 
@@ -169,11 +185,12 @@ impl World {
         at
     }
 
-    /// Runs from where the numbers are loaded: `lfd f1,…(r2)` …, `ld r2,…(r2)`, and on at `to`.
+    /// Runs from where the numbers and FPSCR are loaded: `lfd f1,…(r2)` …, `ld r2,…(r2)`, and on at `to`.
     fn call(&mut self, n: u64, start: &Registers, to: u64) -> Answer {
-        let at = CALLER + 0x40 * n;
-        let loads = (0..8).map(|n| d_form(50, n + 1, 2, 8 * n as u32));
-        let mut words: Vec<u32> = loads.collect();
+        let at = CALLER + 0x80 * n;
+        // lfd f1,…(r2); mtfsf 0xff,f1,1,0
+        let mut words = vec![d_form(50, 1, 2, (FPSCR - FLOATS) as u32), 0xfffe_0d8e];
+        words.extend((0..8).map(|n| d_form(50, n + 1, 2, 8 * n)));
         words.push(d_form(LD, 2, 2, 64));
         words.push(branch(at + 4 * words.len() as u64, to));
         self.script.code(at, &words);
@@ -182,6 +199,19 @@ impl World {
         before.gpr[2] = FLOATS;
         before.pc = at;
         self.script.run(&before)
+    }
+}
+
+impl World {
+    /// What is in FPSCR: `mffs f1; stfd f1,…(r2)`.
+    fn environment(&mut self, start: &Registers) -> Answer {
+        let at = CALLER - 0x40;
+        self.script.code(at, &[0xfc20_048e, d_form(54, 1, 2, 0), branch(at + 8, HOME)]);
+        let mut reads = *start;
+        reads.gpr[2] = FPSCR + 8;
+        reads.pc = at;
+        self.script.run(&reads);
+        self.script.read(FPSCR + 8, 8)
     }
 }
 
@@ -213,6 +243,7 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
                     takes: takes[which],
                     frame: 64,
                     vectors: false,
+                    calculates: true,
                     site,
                     operands: if takes[which].has(Extra::Operands) { &operands } else { &[] },
                 }
@@ -226,22 +257,26 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
             let at = Runs { entry: &all[..2], at_return: &all[2..] };
             let site_of = world.script.calling(function, &[NOP, BLR], payload, at);
             let answer = world.call(n, &start, site_of.at);
+            let environment = world.environment(&start);
             let told: [Answer; 4] = std::array::from_fn(|which| {
                 world.script.read_block(1, TOLD + TOLD_SIZE * which as u32, TOLD_SIZE.into())
             });
-            runs.push((answer, told, start, takes, operands.clone(), values, site));
+            runs.push((answer, environment, told, start, takes, operands.clone(), values, site));
             if world.bodies.end - world.bodies.start < 4 * BODY_SIZE {
                 break;
             }
         }
         let floats = world.floats;
         let answers = world.script.play(&cross, &format!("bodies-{round}"));
-        for (answer, told, start, takes, operands, values, site) in runs {
+        for (answer, environment, told, start, takes, operands, values, site) in runs {
             assert_eq!(answers.registers(answer), Registers { pc: HOME, ..start }, "{takes:?} {operands:?}");
+            assert_eq!(answers.number(environment), ENVIRONMENT);
             for (which, answer) in told.into_iter().enumerate() {
                 let at_return = which >= 2;
                 let passed = if at_return { 0 } else { operands.len() };
                 let told = Told { words: answers.bytes(answer), takes: takes[which], operands: passed };
+                // Of another body there may be exceptions.
+                assert_eq!(told.word(ARGUMENTS) & 0xff, 0);
                 let told_arguments: Vec<u64> = (0..ARGUMENTS).map(|n| told.word(n)).collect();
                 if at_return {
                     let [first, second] = [3, 4].map(|n: usize| start.gpr[n]);
@@ -292,7 +327,7 @@ fn what_bodies_were_not_called_for_is_counted() {
     // A trap.
     let body = world.body(&[0x7fe0_0008]);
     let takes = Takes::of(&[Extra::Site]);
-    let run = Run { body, takes, frame: 64, vectors: false, site: 0, operands: &[] };
+    let run = Run { body, takes, frame: 64, vectors: false, calculates: false, site: 0, operands: &[] };
     let steps = Steps::of([ReturnStep::Run(takes), ReturnStep::Count(RETURNED)]);
     let entry = Steps::of([EntryStep::Run(takes), EntryStep::Count(HITS)]);
     let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });

@@ -24,6 +24,7 @@ const EXTRAS: u32 = 0x2040;
 const REGISTERS: u32 = 0x20c0;
 const FLOATS: u32 = 0x2140;
 const OPERANDS: u32 = 0x2180;
+const ENVIRONMENT: u32 = 0x2240;
 const CALLED: u32 = 0x2300;
 const CALLED_ROUTINE: u32 = 0x2308;
 
@@ -104,6 +105,10 @@ fn body(takes: Takes, address: u64) -> Vec<u8> {
                 a.mov(at(to + 8 * word), rcx)?;
             }
         }
+        // How numbers are calculated with; and it leaves other rules, and exceptions.
+        a.stmxcsr(dword_ptr(r15 + ENVIRONMENT as i32))?;
+        a.mov(dword_ptr(r15 + (ENVIRONMENT as i32 + 4)), 0x7fbf)?;
+        a.ldmxcsr(dword_ptr(r15 + (ENVIRONMENT as i32 + 4)))?;
         a.mov(rax, ROUTINE)?;
         a.call(rax)?;
         a.inc(at(CALLED))?;
@@ -173,7 +178,7 @@ fn takes() -> Vec<Takes> {
 
 fn run(takes: Takes, site: u32) -> Run<'static> {
     let operands = if takes.has(Extra::Operands) { &PASSED[..] } else { &[] };
-    Run { body: BODY, takes, frame: FRAME, vectors: false, site, operands }
+    Run { body: BODY, takes, frame: FRAME, vectors: false, calculates: true, site, operands }
 }
 
 /// One in which bodies run on the program's stack or on their own, in a program that is known or not.
@@ -220,6 +225,7 @@ fn check(told: &Told<'_>, tid: u64, hit: &State, pointer: u64, site: u32, contex
     is(Extra::Tid, tid);
     is(Extra::StackPointer, pointer);
     is(Extra::InstructionPointer, FUNCTION);
+    assert_eq!(told.words::<1>(ENVIRONMENT)[0] as u32, 0x1f80, "{context}");
     if let Some(time) = told.extra(Extra::Time) {
         // SAFETY: reading the clock reads nothing else.
         let now = unsafe { core::arch::x86_64::_rdtsc() };

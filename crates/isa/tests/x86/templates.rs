@@ -52,6 +52,7 @@ const RUN: Run<'_> = Run {
     takes: Takes::of(&[Extra::Site, Extra::Time, Extra::InstructionPointer]),
     frame: 256,
     vectors: false,
+    calculates: false,
     site: 0,
 };
 

@@ -17,8 +17,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F64, I8, I16, I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, AtomicRmwOp, Block, ExtFuncData, ExternalName, Function, GlobalValueData, InstBuilder,
-    MemFlagsData, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, UserFuncName,
-    Value,
+    MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName,
+    UserFuncName, Value,
 };
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
@@ -98,12 +98,14 @@ pub(super) struct Piece {
 pub(super) struct Usage {
     frame: u32,
     vectors: bool,
+    calculates: bool,
 }
 
 impl Piece {
     /// By itself.
     pub(super) fn own_usage(&self) -> Usage {
-        Usage { frame: self.code.frame, vectors: self.code.vectors }
+        let Code { frame, vectors, calculates, .. } = self.code;
+        Usage { frame, vectors, calculates }
     }
 
     /// With what it calls, of which each routine's is known.
@@ -112,13 +114,14 @@ impl Piece {
         self.calls.iter().map(|call| known[usize::from(*call)]).fold(own, |all, called| Usage {
             frame: all.frame.max(own.frame + called.frame),
             vectors: all.vectors | called.vectors,
+            calculates: all.calculates | called.calculates,
         })
     }
 
     /// Its code, which says what it uses with what it calls.
     pub(super) fn whole(self, known: &[Usage]) -> Code {
-        let Usage { frame, vectors } = self.usage(known);
-        Code { frame, vectors, ..self.code }
+        let Usage { frame, vectors, calculates } = self.usage(known);
+        Code { frame, vectors, calculates, ..self.code }
     }
 }
 
@@ -154,6 +157,7 @@ impl Workshop {
             self.builders = FunctionBuilderContext::new();
         }
         filled?;
+        let calculates = calculates(&self.context.func);
         self.context
             .compile(&*self.isa, &mut ControlPlane::default())
             .map_err(|error| Refusal::Compiler(format!("{:?}", error.inner)))?;
@@ -179,9 +183,31 @@ impl Workshop {
         // Below the return address: the saved frame pointer, and what is below that.
         let below = compiled.buffer.frame_layout().map_or(0, |layout| layout.frame_to_fp_offset);
         let vectors = self.machine == Machine::AArch64 && has_vectors(&bytes);
-        let code = Code { bytes, holes, frame: 16 + below, vectors, ..Code::default() };
+        let code = Code { bytes, holes, frame: 16 + below, vectors, calculates, ..Code::default() };
         Ok(Piece { code, calls })
     }
+}
+
+/// Whether a function does more with floating-point numbers than to move them.
+fn calculates(function: &Function) -> bool {
+    let dfg = &function.dfg;
+    let is_float = |value: &Value| dfg.value_type(*value).is_float();
+    let blocks = function.layout.blocks();
+    blocks.flat_map(|block| function.layout.block_insts(block)).any(|at| {
+        let of_floats = dfg.inst_args(at).iter().chain(dfg.inst_results(at)).any(is_float);
+        let moves = matches!(
+            dfg.insts[at].opcode(),
+            Opcode::Load
+                | Opcode::Store
+                | Opcode::Bitcast
+                | Opcode::F32const
+                | Opcode::F64const
+                | Opcode::Select
+                | Opcode::Jump
+                | Opcode::Brif
+        );
+        of_floats && !moves
+    })
 }
 
 /// Takes the `lock` prefixes away. In their place stands a prefix that means nothing there. Code is followed from its start, since

@@ -10,6 +10,7 @@ mod exact;
 mod examples;
 mod exceptions;
 mod exits;
+mod floats;
 mod flow;
 mod followed;
 mod followed_ends;

@@ -306,6 +306,16 @@ pub const fn msr_float_flags(rt: u32) -> u32 {
     mrs_float_flags(rt) & !(1 << 21)
 }
 
+/// `mrs xt, fpcr`
+pub const fn mrs_float_control(rt: u32) -> u32 {
+    0xd53b_4400 | rt
+}
+
+/// `msr fpcr, xt`
+pub const fn msr_float_control(rt: u32) -> u32 {
+    mrs_float_control(rt) & !(1 << 21)
+}
+
 /// `ldxr xt, [xn]`
 pub const fn ldxr(rt: u32, rn: u32) -> u32 {
     0xc85f_7c00 | rn << 5 | rt
