@@ -14,6 +14,8 @@ mod code;
 mod emit;
 mod lower;
 mod operations;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use super::Refusal;

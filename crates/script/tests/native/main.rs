@@ -6,6 +6,7 @@
     all(target_arch = "powerpc64", target_endian = "little")
 ))]
 
+mod constants;
 mod machine;
 mod mapped;
 mod measure;

@@ -74,7 +74,7 @@ pub(super) enum Op {
     SwapBytes,
     /// Writes 0 if what was compared was unordered, else an integer.
     OrNothing,
-    /// Writes a word of memory as it was: its address, and what it is changed by.
+    /// Writes a word of memory as it was, if anybody needs that: its address, and what it is changed by.
     Update(Change),
     /// Writes a word of memory as it was: its address, what it should have been, and what it becomes then.
     Exchange,
@@ -230,6 +230,10 @@ fn leave_out(blocks: &mut [Filled], registers: usize) {
                 needs_condition = false;
             }
             if stays {
+                let mut instruction = instruction;
+                if matches!(instruction.op, Op::Update(_)) {
+                    instruction.operands.retain(|of| !writes(&of) || is_needed[of.vreg().vreg()]);
+                }
                 needs_condition |= instruction.op.takes_condition();
                 for operand in instruction.operands.iter().filter(|operand| !writes(operand)) {
                     is_needed[operand.vreg().vreg()] = true;

@@ -55,7 +55,7 @@ pub(super) fn steps(number: i64) -> usize {
     words.len()
 }
 
-fn constant(words: &mut Vec<u32>, to: u8, number: i64) {
+pub(super) fn constant(words: &mut Vec<u32>, to: u8, number: i64) {
     let part = |shift: u32| (number >> shift) as i16;
     if number == i64::from(part(0)) {
         words.push(LOAD_IMMEDIATE.and(part(0)).with(&[to]));
@@ -92,9 +92,13 @@ pub(super) fn emit(lowered: &Lowered, allocated: &Output) -> Result<Emitted, Ref
     let mut emitter = Emitter::new(lowered, allocated);
     emitter.all()?;
     if 4 * emitter.words.len() + 8 * lowered.kept.len() > NEAR {
-        emitter = Emitter { reach: Reach::Far(emitter.words.len()), ..Emitter::new(lowered, allocated) };
-        emitter.all()?;
+        // The second time, its length is about what it was the first time.
+        for _ in 0..2 {
+            emitter = Emitter { reach: Reach::Far(emitter.words.len()), ..Emitter::new(lowered, allocated) };
+            emitter.all()?;
+        }
     }
+    emitter.fill()?;
     let mut bytes: Vec<u8> = emitter.words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut holes = Vec::new();
     for kept in &lowered.kept {
@@ -254,7 +258,7 @@ impl<'a> Emitter<'a> {
         if self.words.len() % 2 == 1 {
             self.words.push(0);
         }
-        self.fill()
+        Ok(())
     }
 
     /// Where a block goes that does nothing.
@@ -331,8 +335,15 @@ impl<'a> Emitter<'a> {
             self.push(READ_LINK, &[SCRATCH]);
             self.push(STORE.and(LINK as i16), &[SCRATCH, STACK_POINTER]);
             self.push(LOAD_IMMEDIATE.and(0), &[OTHER_SCRATCH]);
-            let size = self.frame.size as i16;
-            self.push(STORE_UPDATE.and(-size), &[OTHER_SCRATCH, STACK_POINTER]);
+            let below = -(self.frame.size as i32);
+            match i16::try_from(below) {
+                Ok(below) => self.push(STORE_UPDATE.and(below), &[OTHER_SCRATCH, STACK_POINTER]),
+                // Whoever asks for so much of the stack is refused, but not for other code than was asked for.
+                Err(_) => {
+                    constant(&mut self.words, SCRATCH, below.into());
+                    self.push(STORE_UPDATE_INDEXED, &[OTHER_SCRATCH, STACK_POINTER, SCRATCH]);
+                }
+            }
         }
         self.generals(STORE);
         self.vectors(STORE_VECTOR);
@@ -471,7 +482,8 @@ impl<'a> Emitter<'a> {
                 }
                 self.push(INSERT_UPPER, &[to, OTHER_SCRATCH]);
             }
-            (Op::Update(change), &[to, address, operand]) => {
+            (Op::Update(change), &[ref was @ .., address, operand]) => {
+                let to = was.first().copied().unwrap_or(OTHER_SCRATCH);
                 let again = self.words.len();
                 self.push(LOAD_RESERVED, &[to, address]);
                 let new = match change {
@@ -556,7 +568,7 @@ impl<'a> Emitter<'a> {
             let distance = 4 * (start as i64 - *word as i64);
             let (limit, bits) =
                 if self.words[*word] >> 26 == 16 { (1 << 15, 0xfffc) } else { (1 << 25, 0x03ff_fffc) };
-            if !(-limit..limit).contains(&distance) && self.reach != Reach::Near {
+            if !(-limit..limit).contains(&distance) {
                 return Err(too_far());
             }
             self.words[*word] |= distance as u32 & bits;
@@ -569,8 +581,6 @@ impl<'a> Emitter<'a> {
             let distance = 4 * (self.words.len() as i64 - base as i64) + 8 * place.0 as i64;
             let distance = match i16::try_from(distance) {
                 Ok(distance) => distance,
-                // It is emitted again.
-                Err(_) if self.reach == Reach::Near => 0,
                 Err(_) => return Err(too_far()),
             };
             self.words[*word] |= u32::from(distance as u16);

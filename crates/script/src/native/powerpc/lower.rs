@@ -302,11 +302,8 @@ impl Lower<'_> {
             Some(InstructionData::UnaryIeee32 { imm, .. }) => {
                 Made::Float(f64::from(f32::from_bits(imm.bits())).to_bits())
             }
-            Some(
-                InstructionData::UnaryGlobalValue { .. }
-                | InstructionData::StackAddr { .. }
-                | InstructionData::NullAry { opcode: Opcode::GetPinnedReg },
-            ) => Made::Value(value),
+            Some(InstructionData::UnaryGlobalValue { .. }) => Made::Value(value),
+            _ if self.place(value).is_some() => Made::Value(value),
             _ => {
                 let known = self.values.get(&value).copied();
                 return known.ok_or(Refused::Here(": a value from elsewhere"));
@@ -352,8 +349,27 @@ impl Lower<'_> {
         }
     }
 
+    /// An address as a sum of another one and a constant that loads and stores add by themselves.
+    fn sum(&self, address: Value, offset: i32) -> Option<(Value, i32)> {
+        let Some(InstructionData::Binary { opcode: Opcode::Iadd, args: [left, right] }) = self.maker(address)
+        else {
+            return None;
+        };
+        let (base, number) = match (self.constant(*left), self.constant(*right)) {
+            (_, Some(number)) => (*left, number),
+            (Some(number), _) => (*right, number),
+            _ => return None,
+        };
+        let sum = i16::try_from(number.checked_add(offset.into())?).ok()?;
+        (self.type_of(base) == I64).then_some((base, sum.into()))
+    }
+
     /// Where a value is the address of, if that is told by registers that are always there.
-    fn place(&self, value: Value) -> Option<(Base, i32)> {
+    pub(super) fn place(&self, value: Value) -> Option<(Base, i32)> {
+        if let Some((base, offset)) = self.sum(value, 0) {
+            let (base, start) = self.place(base)?;
+            return Some((base, start.checked_add(offset)?));
+        }
         match self.maker(value)? {
             InstructionData::StackAddr { opcode: Opcode::StackAddr, stack_slot, offset } => {
                 let start = i32::try_from(*self.slots.get(stack_slot)?).ok()?;
@@ -367,19 +383,8 @@ impl Lower<'_> {
     /// How memory is reached at a distance from an address.
     pub(super) fn memory(&mut self, address: Value, offset: i32) -> Known<(Base, i32, Option<VReg>)> {
         let (mut address, mut offset) = (address, offset);
-        // Sums with a constant are left to the instruction that uses them.
-        while let Some(InstructionData::Binary { opcode: Opcode::Iadd, args }) = self.maker(address) {
-            let [left, right] = *args;
-            let (base, number) = match (self.constant(left), self.constant(right)) {
-                (_, Some(number)) => (left, number),
-                (Some(number), _) => (right, number),
-                _ => break,
-            };
-            let Some(sum) = i64::from(offset).checked_add(number).and_then(|sum| i16::try_from(sum).ok())
-            else {
-                break;
-            };
-            (address, offset) = (base, sum.into());
+        while let Some(sum) = self.sum(address, offset) {
+            (address, offset) = sum;
         }
         if let Some((base, start)) = self.place(address)
             && let Some(sum) = start.checked_add(offset)
@@ -558,11 +563,22 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// One argument of an instruction that writes to memory for others to see, or reads what they write, goes by the order that is asked for
-    /// there. Nobody else is there where all that is changed is the thread's own.
-    pub(super) fn order_behind(&mut self) {
-        if !self.is_own {
-            self.push(Op::Barrier(LIGHT_SYNC), Vec::new());
+    /// Orders what was before with what comes next. A barrier that follows another one is left out, or replaces a lighter one.
+    pub(super) fn order(&mut self, barrier: Form) {
+        match self.now.instructions.last_mut() {
+            Some(Instruction { op: Op::Barrier(last), .. }) => {
+                if *last == LIGHT_SYNC {
+                    *last = barrier;
+                }
+            }
+            _ => self.push(Op::Barrier(barrier), Vec::new()),
+        }
+    }
+
+    /// Orders a change of a word with what comes behind it, where others change the word, too.
+    pub(super) fn order_behind(&mut self, address: Value) {
+        if !self.is_own && self.place(address).is_none() {
+            self.order(LIGHT_SYNC);
         }
     }
 

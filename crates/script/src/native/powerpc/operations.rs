@@ -46,11 +46,13 @@ impl Lower<'_> {
             | InstructionData::UnaryGlobalValue { opcode: Opcode::SymbolValue, .. }
             | InstructionData::StackAddr { .. }
             | InstructionData::NullAry { opcode: Opcode::GetPinnedReg | Opcode::Nop } => {}
+            InstructionData::Binary { opcode: Opcode::Iadd, .. }
+                if self.place(self.func.dfg.first_result(at)).is_some() => {}
             InstructionData::NullAry { opcode: Opcode::GetStackPointer } => {
                 let to = self.result(at)?;
                 self.put(Op::StackPointer, to, &[]);
             }
-            InstructionData::NullAry { opcode: Opcode::Fence } => self.push(Op::Barrier(SYNC), Vec::new()),
+            InstructionData::NullAry { opcode: Opcode::Fence } => self.order(SYNC),
             InstructionData::Load { opcode, arg, offset, .. } => self.load(at, opcode, arg, offset.into())?,
             InstructionData::Store { opcode, args: [value, address], offset, .. } => {
                 self.store(opcode, value, address, offset.into())?;
@@ -58,12 +60,12 @@ impl Lower<'_> {
             InstructionData::LoadNoOffset { opcode: Opcode::Bitcast, arg, .. } => self.cast(at, arg)?,
             InstructionData::LoadNoOffset { opcode: Opcode::AtomicLoad, arg, .. } => {
                 self.load(at, Opcode::Load, arg, 0)?;
-                self.push(Op::Barrier(LIGHT_SYNC), Vec::new());
+                self.order(LIGHT_SYNC);
             }
             InstructionData::StoreNoOffset {
                 opcode: Opcode::AtomicStore, args: [value, address], ..
             } => {
-                self.push(Op::Barrier(LIGHT_SYNC), Vec::new());
+                self.order(LIGHT_SYNC);
                 self.store(Opcode::Store, value, address, 0)?;
             }
             InstructionData::AtomicRmw { op, args: [address, operand], .. } => {
@@ -74,10 +76,10 @@ impl Lower<'_> {
                     return unknown();
                 }
                 let from = [self.value(address)?, self.value(expected)?, self.value(new)?];
-                self.push(Op::Barrier(LIGHT_SYNC), Vec::new());
+                self.order(LIGHT_SYNC);
                 let to = self.result(at)?;
                 self.put_early(Op::Exchange, to, &from);
-                self.order_behind();
+                self.order_behind(address);
             }
             InstructionData::Call { opcode: Opcode::Call, func_ref, .. } => {
                 let arguments = self.func.dfg.inst_args(at).to_vec();
@@ -211,10 +213,10 @@ impl Lower<'_> {
             return unknown();
         }
         let from = [self.value(address)?, self.value(operand)?];
-        self.push(Op::Barrier(LIGHT_SYNC), Vec::new());
+        self.order(LIGHT_SYNC);
         let to = self.result(at)?;
         self.put_early(Op::Update(change), to, &from);
-        self.order_behind();
+        self.order_behind(address);
         Ok(())
     }
 
@@ -282,8 +284,7 @@ impl Lower<'_> {
                 let less = self.plain(ADD_IMMEDIATE.and(-1), &[register]);
                 let ones = self.plain(AND_NOT, &[less, register]);
                 let rest = self.plain(LEADING_ZEROS, &[ones]);
-                let all = self.number(64);
-                self.result_by(at, SUB, &[all, rest])?;
+                self.result_by(at, SUB_FROM.and(64), &[rest])?;
             }
             Opcode::Popcnt => {
                 let register = self.zero_extended(from)?;
@@ -377,6 +378,12 @@ impl Lower<'_> {
                 return self.extreme(at, opcode, left, right);
             }
             _ => {}
+        }
+        if opcode == Opcode::Isub
+            && let Some(number) = self.constant(left).and_then(|number| i16::try_from(number).ok())
+        {
+            let from = self.value(right)?;
+            return self.result_by(at, SUB_FROM.and(number), &[from]);
         }
         if let Some(number) = self.constant(right)
             && let Some((form, second)) = with_constant(opcode, number)

@@ -56,6 +56,8 @@ const fn unary(extended: u32) -> Form {
 pub(super) const ADD: Form = arithmetic(266);
 /// `t = b - a` of the manual, with its operands in the order of a subtraction.
 pub(super) const SUB: Form = form(31, 40, &[T, B, A]);
+/// `subfic`: a constant, to be completed by [`Form::and`], less `a`.
+pub(super) const SUB_FROM: Form = form(8, 0, &[T, A]);
 pub(super) const NEG: Form = form(31, 104, &[T, A]);
 pub(super) const MULTIPLY: Form = arithmetic(233);
 pub(super) const MULTIPLY_HIGH: Form = arithmetic(73);
@@ -270,6 +272,8 @@ pub(super) const STORE_DOUBLE: Form = form(54, 0, &[T, A]);
 pub(super) const STORE_SINGLE: Form = form(52, 0, &[T, A]);
 /// `stdu`: stores, and puts the address into the second register.
 pub(super) const STORE_UPDATE: Form = Form { word: 62 << 26 | 1, fields: &[T, A] };
+/// `stdux`: the same at the sum of two registers, of which the first becomes the address.
+pub(super) const STORE_UPDATE_INDEXED: Form = form(31, 181, &[T, A, B]);
 /// Whole registers of vectors, of those of floating-point numbers the first 32, at the sum of two registers.
 pub(super) const LOAD_VECTOR: Form = form(31, 844, &[T, A, B]);
 pub(super) const STORE_VECTOR: Form = form(31, 972, &[T, A, B]);
