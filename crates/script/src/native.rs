@@ -7,6 +7,7 @@
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
 //! - `tables`, `routines`, `stacks`: what is compiled once for each program.
+//! - `powerpc`: machine code where Cranelift makes none.
 //! - `mapped`: which memory can be loaded from without a system call.
 //! - `layout`: where it all lies.
 //!
@@ -22,6 +23,7 @@ mod mapped;
 mod maps;
 pub mod memory;
 mod messages;
+mod powerpc;
 mod routines;
 mod stacks;
 mod tables;
@@ -250,7 +252,8 @@ pub fn laid_out(program: &Program, bodies: &[BodyId], ring_bits: u32) -> Result<
 fn isa(machine: Machine) -> Result<OwnedTargetIsa, Refusal> {
     let name = match machine {
         Machine::X86_64 => "x86_64-unknown-linux-gnu",
-        Machine::AArch64 => "aarch64-unknown-linux-gnu",
+        // Of powerpc64le it makes no code. What it does before it comes to that is the same.
+        Machine::AArch64 | Machine::PowerPc64Le => "aarch64-unknown-linux-gnu",
         other => return Err(Refusal::Machine(other)),
     };
     let failed = |error: String| Refusal::Compiler(error);

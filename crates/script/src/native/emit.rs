@@ -11,21 +11,21 @@
 //!   what [`Emit::publish`] writes is seen behind what was written before, what [`Emit::watch`] reads was read before what follows, and
 //!   what [`Emit::watch_again`] reads behind what came before. What follows an [`Emit::exchange`] is seen behind it.
 
-use super::Refusal;
+use super::{Refusal, powerpc};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F64, I8, I16, I32, I64};
 use cranelift_codegen::ir::{
     AbiParam, AtomicRmwOp, Block, ExtFuncData, ExternalName, Function, GlobalValueData, InstBuilder,
     MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName,
-    UserFuncName, Value,
+    UserExternalNameRef, UserFuncName, Value,
 };
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::iter::StepBy;
 use std::ops::Range;
-use trapless_isa::body::{Code, Hole};
+use trapless_isa::body::{Code, Convention, Hole};
 use trapless_isa::{Flow, Machine};
 
 /// Namespace of cranelift's names: routines of the program.
@@ -158,6 +158,14 @@ impl Workshop {
         }
         filled?;
         let calculates = calculates(&self.context.func);
+        if self.machine == Machine::PowerPc64Le {
+            let convention = Convention::of(self.machine).ok_or(Refusal::Machine(self.machine))?;
+            self.context
+                .optimize(&*self.isa, &mut ControlPlane::default())
+                .map_err(|error| Refusal::Compiler(format!("{error:?}")))?;
+            let code = powerpc::compile(&self.context, convention, is_own)?;
+            return Ok(Piece { code: Code { calculates, ..code }, calls });
+        }
         self.context
             .compile(&*self.isa, &mut ControlPlane::default())
             .map_err(|error| Refusal::Compiler(format!("{:?}", error.inner)))?;
@@ -167,11 +175,7 @@ impl Workshop {
         for reloc in compiled.buffer.relocs() {
             let hole = match (&reloc.kind, &reloc.target) {
                 (Reloc::Abs8, FinalizedRelocTarget::ExternalName(ExternalName::User(name))) => {
-                    let name = &self.context.func.params.user_named_funcs()[*name];
-                    match name.namespace {
-                        ROUTINE => Hole::Routine(name.index as u16),
-                        _ => Hole::Shared(reloc.addend as u64),
-                    }
+                    hole(&self.context.func, *name, reloc.addend)
                 }
                 other => return Err(Refusal::Compiler(format!("a relocation of another kind: {other:?}"))),
             };
@@ -208,6 +212,15 @@ fn calculates(function: &Function) -> bool {
         );
         of_floats && !moves
     })
+}
+
+/// What a name is, and a distance from it.
+pub(super) fn hole(func: &Function, name: UserExternalNameRef, distance: i64) -> Hole {
+    let name = &func.params.user_named_funcs()[name];
+    match name.namespace {
+        ROUTINE => Hole::Routine(name.index as u16),
+        _ => Hole::Shared(distance as u64),
+    }
 }
 
 /// Takes the `lock` prefixes away. In their place stands a prefix that means nothing there. Code is followed from its start, since
@@ -281,6 +294,17 @@ impl Emit<'_> {
                 openat: 257,
                 read: 0,
                 close: 3,
+            },
+            Machine::PowerPc64Le => &SystemCalls {
+                process_vm_readv: 351,
+                rt_sigprocmask: 174,
+                prctl: 171,
+                getpid: 20,
+                getppid: 64,
+                kill: 37,
+                openat: 286,
+                read: 3,
+                close: 6,
             },
             // What all have that came later.
             _ => &SystemCalls {

@@ -1,6 +1,7 @@
 //! A target in our own process: a region, a thread's block and code that can be run.
 
 #[cfg_attr(target_arch = "aarch64", path = "machine/aarch64.rs")]
+#[cfg_attr(target_arch = "powerpc64", path = "machine/powerpc64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "machine/x86_64.rs")]
 mod own;
 

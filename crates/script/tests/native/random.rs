@@ -345,8 +345,8 @@ fn a_return_is_told_with_its_call() {
         Context::Duration,
         Context::FloatResult,
         Context::ReturnAddress,
-        Context::Register(0),
-        Context::Register(1),
+        Context::Register(convention().results[0]),
+        Context::Register(convention().results[1]),
     ];
     let program = words(&asked.map(Expression::Context));
     let ready = Ready::new(&program, &[(BodyId(0), Moment::Return)], 1).unwrap();

@@ -18,6 +18,7 @@ const BP: usize = convention().base_pointer as usize;
 /// What holds of all stacks of the machine.
 const FACTS: Facts = match MACHINE {
     Machine::X86_64 => Facts::X86_64,
+    Machine::PowerPc64Le => Facts::POWERPC64LE,
     _ => Facts::AARCH64,
 };
 

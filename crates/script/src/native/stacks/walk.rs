@@ -54,6 +54,7 @@ impl Walks {
         let facts = match common.target.machine {
             Machine::X86_64 => Facts::X86_64,
             Machine::AArch64 => Facts::AARCH64,
+            Machine::PowerPc64Le => Facts::POWERPC64LE,
             other => return Err(Refusal::Machine(other)),
         };
         let at = common.layout.unwind.ok_or(Refusal::Missing("room for unwind tables"))?;

@@ -1,0 +1,34 @@
+//! Machine code of powerpc64le, from Cranelift's IR. Cranelift has none for it.
+//!
+//! What Cranelift does ahead of that is the same for all machines: it is asked for it with arm64's facts, whose addresses and order of bytes
+//! are those here ([`super::isa`]). The rest is done here, for POWER8 and ELFv2:
+//!
+//! - `lower`, `operations`: instructions with virtual registers.
+//! - `code`: these, as [`regalloc2`] takes them, which gives them registers.
+//! - `emit`: words, with the frame and what lies behind the code.
+//! - `words`: how instructions are encoded.
+//!
+//! What is not known there is refused by its name.
+
+mod code;
+mod emit;
+mod lower;
+mod operations;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use super::Refusal;
+use cranelift_codegen::Context;
+use regalloc2::RegallocOptions;
+use trapless_isa::body::{Code, Convention};
+
+/// Makes a piece of a function that was optimized. `is_own`: all that it changes is the thread's own.
+pub(super) fn compile(context: &Context, convention: &Convention, is_own: bool) -> Result<Code, Refusal> {
+    let lowered = lower::lower(context, convention.arguments, is_own)?;
+    let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..RegallocOptions::default() };
+    let allocated = regalloc2::run(&lowered.code, &code::registers(), &options)
+        .map_err(|error| Refusal::Compiler(format!("registers: {error}")))?;
+    let emit::Emitted { bytes, holes, frame } = emit::emit(&lowered, &allocated)?;
+    Ok(Code { bytes, holes, frame, ..Code::default() })
+}
