@@ -1,6 +1,6 @@
 //! Scripts in forked children know whom they are in.
 // Scripts have native code there.
-#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#![cfg(not(target_arch = "x86"))]
 
 use crate::support::tool::run;
 use crate::support::{self, Program};

@@ -3,7 +3,7 @@
 
 use crate::support::Program;
 use crate::support::assembly::X86;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(not(target_arch = "x86"))]
 use crate::support::live::Live;
 use crate::support::tool::{Ran, run};
 use serde_json::Value;
@@ -396,8 +396,12 @@ const UNREAD: (&str, u32, [&str; 3]) = (
     ["r1", "r2", "r3"],
 );
 
+#[cfg(target_arch = "powerpc64")]
+const UNREAD: (&str, u32, [&str; 3]) =
+    ("add 9, 3, 3\\n addi 3, 9, 3\\n li 4, 0\\n li 5, 0\\n li 6, 0\\n blr", 4, ["r4", "r5", "r6"]);
+
 /// What no instruction reads any more is told all the same, whatever is counted ahead of it.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(not(target_arch = "x86"))]
 #[test]
 fn a_place_tells_registers_that_the_program_reads_no_more() {
     let (text, offset, [one, two, three]) = UNREAD;

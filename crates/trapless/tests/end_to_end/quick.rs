@@ -1,6 +1,6 @@
 //! The quick forms: `count`, `latency` and `trace` with expressions, and `hist`. What they show is what the target itself counts.
 // Scripts have native code there.
-#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#![cfg(not(target_arch = "x86"))]
 
 use crate::support::tool::{Ran, Tool, trapless};
 use crate::support::{self, Program, Target, eventually};

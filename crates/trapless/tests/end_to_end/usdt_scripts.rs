@@ -1,5 +1,5 @@
 //! Arguments of USDT probes in scripts: words and doubles, wherever each place of a probe has them.
-// Scripts have native code there.
+// Operands of the others are in `usdt`: this program has them for these machines, and scripts of 32-bit programs trap.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use crate::support::tool::{Tool, run, trapless};
