@@ -236,10 +236,10 @@ fn entries_alone_and_places_show_arguments() {
         without_addresses(line.split_once("  typed:").unwrap().1)
     };
     assert_eq!(line("uprobe:typed:falls"), "falls(from: 3)");
-    // Behind the prologue, which has stored them: push, mov, mov; sub sp, str; or std, stdu, mr, mr, stw behind the entry for other modules.
+    // Behind the prologue, which has stored them: push, mov, mov; sub sp, str; or std, stdu, mr, mr, stw.
     let at = match () {
         () if cfg!(target_arch = "aarch64") => "0x8",
-        () if cfg!(target_arch = "powerpc64") => "0x1c",
+        () if cfg!(target_arch = "powerpc64") => "0x14",
         () => "0x7",
     };
     let inside = line(&format!("typed:falls+{at}"));
