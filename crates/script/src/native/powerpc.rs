@@ -1,21 +1,27 @@
 //! Machine code of powerpc64le, from Cranelift's IR. Cranelift has none for it.
 //!
-//! What Cranelift does ahead of that is the same for all machines: it is asked for it with arm64's facts, whose addresses and order of bytes
-//! are those here ([`super::isa`]). The rest is done here, for POWER8 and ELFv2:
+//! What Cranelift does ahead of that is the same for all machines: it is asked for it with arm64's facts,
+//! whose addresses and order of bytes are those here ([`super::isa`]). The rest is done here, for POWER8
+//! and ELFv2:
 //!
-//! - `lower`, `operations`: instructions with virtual registers.
+//! - `lower`: blocks, and what all instructions need; `values`, `conditions`, `operations`, `integers`:
+//!   each of them, with virtual registers.
 //! - `code`: these, as [`regalloc2`] takes them, which gives them registers.
-//! - `emit`: words, with the frame and what lies behind the code.
+//! - `emit`: words, with what lies behind the code; `frame`: where they have what on the stack.
 //! - `words`: how instructions are encoded.
 //!
 //! What is not known there is refused by its name.
 
 mod code;
+mod conditions;
 mod emit;
+mod frame;
+mod integers;
 mod lower;
 mod operations;
 #[cfg(test)]
 mod tests;
+mod values;
 mod words;
 
 use super::Refusal;

@@ -1,4 +1,5 @@
-//! Instructions with constants in them, which back ends choose by what these are; and bodies that are longer than branches reach.
+//! Instructions with constants in them, which back ends choose by what these are; and bodies that are
+//! longer than branches reach.
 
 use crate::machine::{ARGUMENTS, Hit};
 use crate::random::agree;

@@ -39,7 +39,8 @@ pub(super) enum Change {
     Replace,
 }
 
-/// An instruction, or a few that belong together. Operands are in the order that is told: what is written first.
+/// An instruction, or a few that belong together. Operands are in the order that is told: what is written
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// The arguments are in their registers.
@@ -68,7 +69,8 @@ pub(super) enum Op {
     Truth(Condition),
     /// Writes one of two integers: that if a condition holds, and the other one.
     Choose(Condition),
-    /// Writes one of two floating-point numbers: the other one, which is in the same register, and that if the condition holds.
+    /// Writes one of two floating-point numbers: the other one, which is in the same register, and that if
+    /// the condition holds.
     ChooseFloat(Condition),
     /// Writes the bytes of a word in the opposite order.
     SwapBytes,
@@ -160,7 +162,8 @@ struct Laid {
     predecessors: Vec<Block>,
 }
 
-/// A piece. Its first block is its start, and none goes there. Where a block has several successors, each of these has no other predecessor.
+/// A piece. Its first block is its start, and none goes there. Where a block has several successors, each
+/// of these has no other predecessor.
 #[derive(Debug)]
 pub(super) struct Code {
     blocks: Vec<Laid>,
@@ -169,9 +172,8 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Of blocks, in the order in which they are to lie, and so many virtual registers. What nobody needs is left out.
-    pub(super) fn new(mut filled: Vec<Filled>, registers: usize) -> Result<Code, Refusal> {
-        leave_out(&mut filled, registers);
+    /// Of blocks, in the order in which they are to lie, and so many virtual registers.
+    pub(super) fn new(filled: Vec<Filled>, registers: usize) -> Result<Code, Refusal> {
         let mut predecessors = vec![Vec::new(); filled.len()];
         for (index, block) in filled.iter().enumerate() {
             for edge in &block.edges {
@@ -208,8 +210,8 @@ impl Code {
     }
 }
 
-/// Leaves out what is done for nobody, from behind.
-fn leave_out(blocks: &mut [Filled], registers: usize) {
+/// Leaves out what is done for nobody. Of the blocks, each lies behind those that dominate it.
+pub(super) fn leave_out(blocks: &mut [Filled], registers: usize) {
     let mut is_needed = vec![false; registers];
     for edge in blocks.iter().flat_map(|block| &block.edges) {
         edge.with.iter().for_each(|passed| is_needed[passed.vreg()] = true);
@@ -313,14 +315,16 @@ fn float(number: u8) -> PReg {
     PReg::new(number.into(), RegClass::Float)
 }
 
-/// The general registers that are the emission's, to lose: in two of them it makes what an instruction needs on the way.
+/// The general registers that are the emission's, to lose: in two of them it makes what an instruction
+/// needs on the way.
 pub(super) const SCRATCH: u8 = 0;
 pub(super) const OTHER_SCRATCH: u8 = 12;
 /// The general register that holds the address of the code, where there are constants behind it.
 pub(super) const CODE: u8 = 31;
 pub(super) const STACK_POINTER: u8 = 1;
 
-/// Which registers there are to allocate. All have to be kept, so those come first that arguments are in, which may hold them already.
+/// Which registers there are to allocate. All have to be kept, so those come first that arguments are in,
+/// which may hold them already.
 pub(super) fn registers() -> MachineEnv {
     let set = |of: &mut dyn Iterator<Item = PReg>| of.collect::<PRegSet>();
     MachineEnv {

@@ -174,8 +174,8 @@ fn numbers_of_all_shapes_are_written() {
     }
 }
 
-fn program(maps: Vec<Map>, code: Vec<Statement>) -> Program {
-    let body = Body { locals: vec![Scalar::Int], scratch: 8, code };
+fn program(maps: Vec<Map>, scratch: u32, code: Vec<Statement>) -> Program {
+    let body = Body { locals: vec![Scalar::Int], scratch, code };
     Program { maps, fuel: 1000, bodies: vec![body], ..Program::default() }
 }
 
@@ -222,7 +222,7 @@ fn what_counts_in_a_threads_own_word_keeps_what_it_uses_below_the_stack_pointer(
         Box::new(Expression::Context(Context::Argument(0))),
     );
     let code = vec![Statement::If(filter, vec![count], Vec::new())];
-    let native = compiled(&program(vec![map(0, Aggregation::Count, MapSharing::PerThread)], code));
+    let native = compiled(&program(vec![map(0, Aggregation::Count, MapSharing::PerThread)], 0, code));
     let [body] = &native.code.bodies[..] else { panic!("one body") };
     assert!(body.holes.is_empty() && native.code.routines.is_empty());
     let expected = [
@@ -262,7 +262,7 @@ fn no_piece_touches_what_it_must_not() {
         ok: None,
     };
     let code = vec![key, read, aggregate(Expression::Local(LocalId(0)))];
-    let native = compiled(&program(vec![map(8, Aggregation::Hist { bits: 2 }, MapSharing::Shared)], code));
+    let native = compiled(&program(vec![map(8, Aggregation::Hist { bits: 2 }, MapSharing::Shared)], 8, code));
     let pieces = || native.code.bodies.iter().chain(&native.code.routines);
     assert!(pieces().count() > 3);
     // The routine that makes system calls is not made here: it saves ctr.

@@ -1,6 +1,7 @@
 //! Encodings of instructions (Power ISA 2.07B, books I and II), those of POWER8.
 //!
-//! A register's number is put into an instruction by a multiplication: a field is the factor that brings it there.
+//! A register's number is put into an instruction by a multiplication: a field is the factor that brings it
+//! there.
 
 /// Where a register's number goes. Such as name one register for two operands have two bits.
 pub(super) type Field = u32;
@@ -24,7 +25,7 @@ impl Form {
         self.fields
             .iter()
             .zip(registers)
-            .fold(self.word, |word, (field, register)| word | u32::from(*register) * field)
+            .fold(self.word, |word, (field, register)| word | (u32::from(*register) * field))
     }
 
     /// The same with 16 bits as its last operand: a distance or a constant.
@@ -142,7 +143,8 @@ pub(super) const fn without_low_bits(bits: u32) -> Form {
 /// `t = t with the upper half replaced by the lower half of a`: `rldimi t,a,32,0`.
 pub(super) const INSERT_UPPER: Form = rotate(3, 32, 0);
 
-/// The lower half of `a`, rotated to the left, of which the bits from `first` to `last` stay: `rlwinm`. Bit 0 is the highest.
+/// The lower half of `a`, rotated to the left, of which the bits from `first` to `last` stay: `rlwinm`. Bit
+/// 0 is the highest.
 pub(super) const fn rotate_word(by: u32, first: u32, last: u32) -> Form {
     Form { word: 21 << 26 | by << 11 | first << 6 | last << 1, fields: &[A, T] }
 }

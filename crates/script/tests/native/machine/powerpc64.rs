@@ -5,12 +5,12 @@ use trapless_isa::Machine;
 
 pub const MACHINE: Machine = Machine::PowerPc64Le;
 pub const ARGUMENTS: usize = 8;
-/// Words of the registers that are watched: general ones by their numbers in the convention, lr last; ctr, cr without its field 0, an unused one, and
-/// the 64 vector-scalar registers in two words each.
+/// Words of the registers that are watched: general ones by their numbers in the convention, lr last; ctr,
+/// cr without its field 0, an unused one, and the 64 vector-scalar registers in two words each.
 pub const STATE: usize = 36 + 128;
 
-// In `call_watched` there lie ten words for the extras behind the frame's header, r14 to r31, f14 to f31, v20 to v31, and where the registers go
-// and came from, and cr.
+// In `call_watched` there lie ten words for the extras behind the frame's header, r14 to r31, f14 to f31,
+// v20 to v31, and where the registers go and came from, and cr.
 global_asm!(
     // The extras behind the header.
     ".macro EXTRAS",
