@@ -7,6 +7,8 @@
 ))]
 
 mod constants;
+#[cfg(target_arch = "x86_64")]
+mod foreign;
 mod machine;
 mod mapped;
 mod measure;
