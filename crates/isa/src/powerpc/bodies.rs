@@ -174,19 +174,15 @@ impl Template<'_> {
             self.asm.load(R9, R1, frame.kept + kept(LINK));
         }
         self.asm.copy(BODY_BLOCK, R12);
-        match at {
-            // The detour has changed these so far.
-            At::Entry => {
-                for number in [8, 9, 10] {
-                    self.asm.load(Gpr(number.into()), R1, frame.kept + kept(number));
-                }
-            }
+        if at == At::Return {
             // As in [`crate::body::Returned`].
-            At::Return => {
-                self.asm.copy(R7, R9);
-                self.asm.addi(R5, R1, frame.size + FRAME);
-                self.asm.float_bits(R6, 1);
-            }
+            self.asm.copy(R7, R9);
+            self.asm.addi(R5, R1, frame.size + FRAME);
+            self.asm.float_bits(R6, 1);
+        }
+        // The detour has changed these so far. What a body saves of them stays behind on the stack, and must not lead to a return point.
+        for number in [8, 9, 10] {
+            self.asm.load(Gpr(number.into()), R1, frame.kept + kept(number));
         }
     }
 

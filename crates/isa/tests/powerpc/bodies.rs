@@ -281,6 +281,8 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
                 if at_return {
                     let [first, second] = [3, 4].map(|n: usize| start.gpr[n]);
                     assert_eq!(told_arguments[..5], [first, second, SLOT, floats[0], HOME]);
+                    // No return point, which would stay behind where a body saves registers.
+                    assert_eq!(told_arguments[5..], start.gpr[8..=10]);
                 } else {
                     assert_eq!(told_arguments, start.gpr[3..=10]);
                 }
