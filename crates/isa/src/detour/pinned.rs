@@ -198,6 +198,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (720, 725_880, 12_507_495_819_052_073_434)
+        (720, 747_896, 17_898_561_623_160_060_453)
     );
 }

@@ -155,6 +155,7 @@ impl Template<'_> {
         self.asm.branch_if(When::NotEqual, elsewhere);
         self.asm.load(R10, R11, low + RETURN_ADDRESS as i16);
         self.asm.write_special(LR, R10);
+        self.home_in_r0(entered);
         self.entered(followed, entered, low);
         self.asm.store(R9, R11, low + RETURN_POINT as i16);
         self.asm.bind(freed);
@@ -179,6 +180,19 @@ impl Template<'_> {
         self.comment("the thread is not where it was looked for");
         self.resolve(counted)?;
         self.leave(followed, elsewhere, freed, if self.only_counts { slow } else { home })
+    }
+
+    /// Functions come by r0 to their return address, and leave it there. Where that is kept, it becomes the real one in the place of the return point, as it is
+    /// without a probe: what lies in a frame of ours stays behind on the stack, and would look like a way into our memory. r10 is the
+    /// caller's return address. Changes r0.
+    fn home_in_r0(&mut self, point: Gpr) {
+        let Some(place) = self.place_of(R0) else { return };
+        let other = self.asm.label();
+        self.asm.load(R0, R1, place);
+        self.asm.compare(R0, point);
+        self.asm.branch_if(When::NotEqual, other);
+        self.asm.store(R10, R1, place);
+        self.asm.bind(other);
     }
 
     /// `to` = what was noted at the entry, where anything was; for the late steps it is in the frame.
@@ -208,6 +222,8 @@ impl Template<'_> {
         self.asm.branch_if(When::Equal, none);
         self.asm.load(R10, R11, RETURN_ADDRESS as i16);
         self.asm.write_special(LR, R10);
+        self.asm.load(R9, R1, SAVED_LR);
+        self.home_in_r0(R9);
         // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
         self.asm.sub(R9, R10, R10);
         self.entered(followed, entered, 0);

@@ -260,6 +260,28 @@ fn a_call_whose_return_address_was_put_back_goes_home_by_lr() {
     }
 }
 
+/// As functions leave it: `mflr r0; blr`. Without a probe it would be the caller's return address.
+#[test]
+fn a_return_address_in_r0_is_the_callers_where_r0_is_kept() {
+    let Some(cross) = Cross::find() else { return };
+    let mut random = Random(11);
+    let mut script = Script::new(4);
+    let site = script.probed(FUNCTION, &[0x7c08_02a6, BLR], TIMED);
+    let mut runs = vec![];
+    // With memory of its own, and where the instance is found by the runtime.
+    for number in [1, 1, 2] {
+        let start = registers(&mut random, site.at, SLOT, HOME, thread(number));
+        let answer = script.run(&start);
+        let mut after = Registers { pc: HOME, ..start };
+        after.gpr[0] = HOME;
+        runs.push((answer, after));
+    }
+    let answers = script.play(&cross, "home-in-r0");
+    for (n, (answer, after)) in runs.into_iter().enumerate() {
+        assert_eq!(answers.registers(answer), after, "{n}");
+    }
+}
+
 /// Every combination of steps, and some of their orders.
 fn all_payloads() -> Vec<Payload> {
     let (count, record) = (EntryStep::Count(HITS), EntryStep::Record { id: 6, arguments: 8 });
