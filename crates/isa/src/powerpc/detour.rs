@@ -35,7 +35,7 @@
 //!
 //! Everything that is read yet, but for lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
 //! of cr are saved in a frame below the red zone (see [`super::emit`]); xer, ctr, tar and the other registers are
-//! never touched: no instruction here carries, and conditions use cr0 alone. r2 is not looked at. After a call to another
+//! never touched: no instruction here carries, and conditions use cr0 alone. What bodies lose besides is kept around them ([`super::bodies`]). r2 is not looked at. After a call to another
 //! module the caller loads its own again.
 //!
 //! Counters are incremented between a load-reserve and a store-conditional: exact against signal handlers on the same

@@ -270,6 +270,17 @@ impl Checker<'_> {
         Some(match place {
             Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
             Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
+            // Of a structure of one number, too, it is the number that is held as a wider one.
+            Held::FloatRegister(_) | Held::FloatResult
+                if size == 4
+                    && self.environment.machine().widens_singles
+                    && matches!(
+                        of,
+                        Type::Record(_) | Type::Array(..) | Type::Tuple(_) | Type::Struct(..)
+                    ) =>
+            {
+                return self.held(&Held::Pieces(vec![(place.clone(), size)]), of, size, span);
+            }
             Held::FloatRegister(number) => {
                 self.from_float(word(Context::FloatRegister(*number)), of, size, span)
             }
@@ -286,7 +297,11 @@ impl Checker<'_> {
                 let mut types = Vec::new();
                 for (index, (piece, size)) in pieces.iter().enumerate() {
                     let of = match size {
-                        4 if matches!(piece, Held::FloatRegister(_) | Held::FloatResult) => Type::Float(4),
+                        4 if self.environment.machine().widens_singles
+                            && matches!(piece, Held::FloatRegister(_) | Held::FloatResult) =>
+                        {
+                            Type::Float(4)
+                        }
                         1 | 2 | 4 | 8 => Type::int(*size as u8, false),
                         other => Type::Array(Arc::new(Type::UINT8), *other),
                     };

@@ -1,5 +1,5 @@
 //! Scripts in forked children know whom they are in.
-// Scripts have native code there.
+// Scripts of 32-bit programs run at traps.
 #![cfg(not(target_arch = "x86"))]
 
 use crate::support::tool::run;

@@ -1,6 +1,6 @@
 //! What scripts call their probes and compute with their names, how many there are, and how deep a call was.
-// Scripts have native code there.
-#![cfg(not(target_arch = "x86"))]
+// Its programs are in assembly of these.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use crate::support::Program;
 use crate::support::tool::{Ran, finish, trapless};

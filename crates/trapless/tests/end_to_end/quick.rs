@@ -1,5 +1,5 @@
 //! The quick forms: `count`, `latency` and `trace` with expressions, and `hist`. What they show is what the target itself counts.
-// Scripts have native code there.
+// Scripts of 32-bit programs run at traps.
 #![cfg(not(target_arch = "x86"))]
 
 use crate::support::tool::{Ran, Tool, trapless};

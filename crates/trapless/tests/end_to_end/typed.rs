@@ -126,7 +126,10 @@ fn check(program: &Path, target: &Target, cases: &[(&str, &str)]) {
 }
 
 /// Where a large result is, only the caller knows there when the call returns.
-const GROW: &str = if IS_LEFT_WHERE_TOLD {
+const GROW: &str = if cfg!(target_arch = "powerpc64") {
+    // It is spread over seven registers, ahead of what lies in memory.
+    "grow(l: ?, by: 10) = ?"
+} else if IS_LEFT_WHERE_TOLD {
     r#"grow(l: { .words = {1, 2, 3, 4, 5, 6}, .name = "large" }, by: 10) = ?"#
 } else {
     r#"grow(l: { .words = {1, 2, 3, 4, 5, 6}, .name = "large" }, by: 10) = { .words = {11, 2, 3, 4, 5, 6}, .name = "large" }"#
@@ -431,6 +434,11 @@ fn main() {
 
 #[test]
 fn calls_of_rust_show_values_as_debug_does() {
+    if cfg!(target_arch = "powerpc64") {
+        return trapless_testing::inapplicable!(
+            "nobody says where functions of Rust have their arguments there"
+        );
+    }
     for flags in [["-g", "-Copt-level=0"], ["-g", "-Copt-level=2"]] {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -203,7 +203,8 @@ impl Typed {
         let registers = plans.registers.arguments.iter().copied();
         let arguments: Vec<Root> =
             registers.take(usize::from(self.args)).filter(|_| is_call).map(word).collect();
-        let lists = [plans.table.list(&arguments), plans.table.list(&[word(0)])];
+        let result = word(plans.registers.results[0] as u8);
+        let lists = [plans.table.list(&arguments), plans.table.list(&[result])];
         let number = self.numbers.of(&image.path, &site.name);
         plans.set(number, lists);
         plans.known.push((number, Known::Words));

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use trapless_script::native::Moment;
 use trapless_symbols::render::{Layouts, MOST_BYTES, MOST_RECORDED};
+use trapless_symbols::types::{Encoding, Kind};
 use trapless_symbols::{Location, ResultLocation, TypeId, TypeReader, TypedFunction, Types, Unavailable};
 
 /// Values of one function take no more of a tape than this, so that there is room for what they lead to.
@@ -123,6 +124,8 @@ pub(super) struct Function {
 struct At {
     registers: &'static Registers,
     moment: Moment,
+    /// Whether the value is an integer or an address.
+    is_integer: bool,
 }
 
 /// Turns the functions of one file into lists of a table and what is shown.
@@ -183,7 +186,13 @@ impl Planner<'_, '_> {
         if size == 0 {
             return Source::Constant(Vec::new());
         }
-        let parts = match parts(location, size, At { registers: self.registers, moment }) {
+        let stripped = self.types.stripped(of);
+        let is_integer = match &self.types.get(stripped).kind {
+            Kind::Base(encoding) => *encoding != Encoding::Float,
+            Kind::Pointer(..) | Kind::Enum(_) => true,
+            _ => false,
+        };
+        let parts = match parts(location, size, At { registers: self.registers, moment, is_integer }) {
             Ok(parts) => parts,
             Err(why) => return Source::Nowhere(why),
         };
@@ -232,7 +241,9 @@ fn part(location: &Location, size: u64, skip: u64, at: At) -> Result<Part, Why> 
     };
     let recorded = size.min(MOST_BYTES) as u32;
     match location {
-        Location::Register(number) if at.registers.widens_singles && (size, skip) == (4, 0) => {
+        Location::Register(number)
+            if at.registers.widens_singles && !at.is_integer && (size, skip) == (4, 0) =>
+        {
             in_register(at.single(*number)?, 0)
         }
         Location::Register(number) => in_register(at.register(*number)?, 0),
@@ -337,7 +348,8 @@ mod tests {
             ),
             (Location::Address(0x1000), 4, Moment::Entry, Err(Why::Address)),
         ] {
-            let at = At { registers: Registers::of(Machine::X86_64, Language::C), moment };
+            let registers = Registers::of(Machine::X86_64, Language::C);
+            let at = At { registers, moment, is_integer: false };
             assert_eq!(parts(&location, size, at), expected, "{location:?} {size} {moment:?}");
         }
     }
