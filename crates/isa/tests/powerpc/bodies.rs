@@ -25,6 +25,9 @@ const ARGUMENTS: u32 = 8;
 const ENVIRONMENT: u64 = 0x0200_0081;
 /// Where that of the program lies, and where it is put afterwards.
 const FPSCR: u64 = FLOATS + 128;
+const KEPT: u64 = FLOATS + 192;
+/// Where functions return to.
+const RETURN: u64 = CALLER - 0x40;
 
 /// `op t, d(a)`
 fn d_form(op: u32, t: u32, a: u32, d: u32) -> u32 {
@@ -174,7 +177,9 @@ impl World {
             script.set(FLOATS + 8 * n, float);
         }
         script.set(FPSCR, ENVIRONMENT);
-        Self { script, bodies: BODIES..FUNCTION + 0x1_0000, floats }
+        let mut world = Self { script, bodies: BODIES..FUNCTION + 0x1_0000, floats };
+        world.home();
+        world
     }
 
     fn body(&mut self, words: &[u32]) -> u64 {
@@ -188,8 +193,8 @@ impl World {
     /// Runs from where the numbers and FPSCR are loaded: `lfd f1,…(r2)` …, `ld r2,…(r2)`, and on at `to`.
     fn call(&mut self, n: u64, start: &Registers, to: u64) -> Answer {
         let at = CALLER + 0x80 * n;
-        // lfd f1,…(r2); mtfsf 0xff,f1,1,0
-        let mut words = vec![d_form(50, 1, 2, (FPSCR - FLOATS) as u32), 0xfffe_0d8e];
+        // lxvd2x vs0,0,r2; lfd f1,…(r2); mtfsf 0xff,f1,1,0
+        let mut words = vec![0x7c00_1698, d_form(50, 1, 2, (FPSCR - FLOATS) as u32), 0xfffe_0d8e];
         words.extend((0..8).map(|n| d_form(50, n + 1, 2, 8 * n)));
         words.push(d_form(LD, 2, 2, 64));
         words.push(branch(at + 4 * words.len() as u64, to));
@@ -203,15 +208,25 @@ impl World {
 }
 
 impl World {
-    /// What is in FPSCR: `mffs f1; stfd f1,…(r2)`.
-    fn environment(&mut self, start: &Registers) -> Answer {
-        let at = CALLER - 0x40;
-        self.script.code(at, &[0xfc20_048e, d_form(54, 1, 2, 0), branch(at + 8, HOME)]);
-        let mut reads = *start;
-        reads.gpr[2] = FPSCR + 8;
-        reads.pc = at;
-        self.script.run(&reads);
-        self.script.read(FPSCR + 8, 8)
+    /// Where functions return to: it stores vs0, and FPSCR by f1, which it loses as r11, and goes home.
+    fn home(&mut self) {
+        let [high, low] = [(KEPT >> 16) as u32, KEPT as u32 & 0xffff];
+        self.script.code(
+            RETURN,
+            &[
+                d_form(15, 11, 0, high),
+                d_form(24, 11, 11, low),
+                0x7c00_5f98, // stxvd2x vs0,0,r11
+                0xfc20_048e, // mffs f1
+                d_form(54, 1, 11, 16),
+                branch(RETURN + 20, HOME),
+            ],
+        );
+    }
+
+    /// What it has stored: vs0, FPSCR.
+    fn kept(&mut self) -> Answer {
+        self.script.read(KEPT, 24)
     }
 }
 
@@ -228,7 +243,7 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
         let mut runs = vec![];
         for n in 0..10 {
             let function = FUNCTION + 64 * n;
-            let mut start = registers(&mut random, function, SLOT, HOME, pointer);
+            let mut start = registers(&mut random, function, SLOT, RETURN, pointer);
             start.gpr[13] = pointer;
             let count = 1 + random.below(MOST_PASSED as u64) as usize;
             let (operands, values): (Vec<Passed>, Vec<u64>) =
@@ -257,20 +272,24 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
             let at = Runs { entry: &all[..2], at_return: &all[2..] };
             let site_of = world.script.calling(function, &[NOP, BLR], payload, at);
             let answer = world.call(n, &start, site_of.at);
-            let environment = world.environment(&start);
+            let kept = world.kept();
             let told: [Answer; 4] = std::array::from_fn(|which| {
                 world.script.read_block(1, TOLD + TOLD_SIZE * which as u32, TOLD_SIZE.into())
             });
-            runs.push((answer, environment, told, start, takes, operands.clone(), values, site));
+            runs.push((answer, kept, told, start, takes, operands.clone(), values, site));
             if world.bodies.end - world.bodies.start < 4 * BODY_SIZE {
                 break;
             }
         }
         let floats = world.floats;
         let answers = world.script.play(&cross, &format!("bodies-{round}"));
-        for (answer, environment, told, start, takes, operands, values, site) in runs {
-            assert_eq!(answers.registers(answer), Registers { pc: HOME, ..start }, "{takes:?} {operands:?}");
-            assert_eq!(answers.number(environment), ENVIRONMENT);
+        for (answer, kept, told, start, takes, operands, values, site) in runs {
+            let mut after = Registers { pc: HOME, ..start };
+            after.gpr[11] = KEPT;
+            assert_eq!(answers.registers(answer), after, "{takes:?} {operands:?}");
+            let [first, second] = [floats[0], floats[1]].map(u64::to_le_bytes);
+            let environment = ENVIRONMENT.to_le_bytes();
+            assert_eq!(answers.bytes(kept), [first, second, environment].concat(), "vs0, FPSCR: {takes:?}");
             for (which, answer) in told.into_iter().enumerate() {
                 let at_return = which >= 2;
                 let passed = if at_return { 0 } else { operands.len() };
@@ -280,7 +299,7 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
                 let told_arguments: Vec<u64> = (0..ARGUMENTS).map(|n| told.word(n)).collect();
                 if at_return {
                     let [first, second] = [3, 4].map(|n: usize| start.gpr[n]);
-                    assert_eq!(told_arguments[..5], [first, second, SLOT, floats[0], HOME]);
+                    assert_eq!(told_arguments[..5], [first, second, SLOT, floats[0], RETURN]);
                     // No return point, which would stay behind where a body saves registers.
                     assert_eq!(told_arguments[5..], start.gpr[8..=10]);
                 } else {
@@ -298,7 +317,7 @@ fn bodies_are_told_what_there_was_and_change_nothing() {
                         Extra::StackPointer => assert_eq!(value, SLOT),
                         Extra::InstructionPointer => assert_eq!(value, start.pc),
                         Extra::Registers => {
-                            let all: Vec<u64> = start.gpr.iter().copied().chain([HOME]).collect();
+                            let all: Vec<u64> = start.gpr.iter().copied().chain([RETURN]).collect();
                             assert_eq!(told.behind(extra), all, "{takes:?}");
                         }
                         Extra::Floats => assert_eq!(told.behind(extra), floats),
