@@ -7,7 +7,7 @@
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
 //! - `tables`, `routines`, `stacks`: what is compiled once for each program.
-//! - `powerpc`: machine code where Cranelift makes none.
+//! - `power`: machine code where Cranelift makes none.
 //! - `mapped`: which memory can be loaded from without a system call.
 //! - `layout`: where it all lies.
 //!
@@ -23,7 +23,7 @@ mod mapped;
 mod maps;
 pub mod memory;
 mod messages;
-mod powerpc;
+mod power;
 mod routines;
 mod stacks;
 mod tables;

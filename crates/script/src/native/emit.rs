@@ -11,7 +11,7 @@
 //!   what [`Emit::publish`] writes is seen behind what was written before, what [`Emit::watch`] reads was read before what follows, and
 //!   what [`Emit::watch_again`] reads behind what came before. What follows an [`Emit::exchange`] is seen behind it.
 
-use super::{Refusal, powerpc};
+use super::{Refusal, power};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F64, I8, I16, I32, I64};
@@ -163,7 +163,7 @@ impl Workshop {
             self.context
                 .optimize(&*self.isa, &mut ControlPlane::default())
                 .map_err(|error| Refusal::Compiler(format!("{error:?}")))?;
-            let code = powerpc::compile(&self.context, convention, is_own)?;
+            let code = power::compile(&self.context, convention, is_own)?;
             return Ok(Piece { code: Code { calculates, ..code }, calls });
         }
         self.context
