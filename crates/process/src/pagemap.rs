@@ -130,7 +130,11 @@ impl Pagemap {
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), SCAN, &raw mut argument) };
             let count = Errno::check(count.into())? as usize;
             for region in regions.get(..count).unwrap_or_default() {
-                found.add(region.start..region.end, region.categories & IS_SWAPPED != 0);
+                match region.categories & IS_SWAPPED {
+                    0 => found.add(region.start..region.end, false),
+                    // So it says of guards, too.
+                    _ => self.read(region.start..region.end, pages, found)?,
+                }
             }
             if argument.walk_end <= start {
                 break;
@@ -154,8 +158,10 @@ impl Pagemap {
                 let entry = entry.try_into().map_or(0, u64::from_le_bytes);
                 let bit = |n: u32| entry & 1 << n != 0;
                 let (present, swapped, is_file) = (bit(63), bit(62), bit(61));
+                // Nothing is in a page that `MADV_GUARD_INSTALL` has made a guard (Linux 6.13, told since 6.15), by which glibc 2.42 ends stacks.
+                let is_guard = bit(58);
                 let wanted = match pages {
-                    Pages::Own => (present || swapped) && !is_file,
+                    Pages::Own => (present || swapped) && !is_file && !is_guard,
                     Pages::Shared => present,
                 };
                 if wanted {
@@ -217,6 +223,28 @@ mod tests {
         fn drop(&mut self) {
             // SAFETY: `map` made this mapping, and the only pointer to it goes with the value.
             unsafe { libc::munmap(self.0.cast(), self.1) };
+        }
+    }
+
+    /// A stack is one mapping with its guard where glibc makes it so. What points to its end points to where nothing was ever written.
+    #[test]
+    fn guards_hold_nothing() {
+        const GUARD_INSTALL: i32 = 102;
+        let memory = Memory::map(20, libc::MAP_PRIVATE);
+        memory.write(19);
+        // SAFETY: the mapping is ours, and nobody reads the first page.
+        if unsafe { libc::madvise(memory.0.cast(), page_size() as usize, GUARD_INSTALL) } != 0 {
+            return trapless_testing::inapplicable!("the kernel has no guards within mappings");
+        }
+        for scans in [true, false] {
+            let map = Pagemap { file: File::open("/proc/self/pagemap").unwrap(), scans };
+            let mut found = PageRanges::default();
+            if scans && map.scan(memory.range(), Pages::Own, &mut PageRanges::default()).is_err() {
+                continue;
+            }
+            map.find(memory.range(), Pages::Own, &mut found).unwrap();
+            let last = memory.range().end - page_size()..memory.range().end;
+            assert_eq!((found.ranges, found.swapped), (vec![last], 0), "{scans}");
         }
     }
 
