@@ -234,8 +234,9 @@ impl Template<'_> {
         self.asm.load_constant(TEMPORARY, run.body);
         self.asm.write_special(LR, TEMPORARY);
         self.asm.call_link();
-        // What leads into a detour would be taken for a context that comes back.
-        self.asm.store(R1, R1, RETURN_ADDRESS_OF_CALLEE);
+        // What leads into a detour would be taken for a context that comes back, and a stack pointer for where one was saved.
+        self.asm.load_constant(TEMPORARY, 0);
+        self.asm.store(TEMPORARY, R1, RETURN_ADDRESS_OF_CALLEE);
         Ok(())
     }
 
