@@ -9,6 +9,8 @@ use crate::ir::*;
 mod expressions;
 mod statements;
 
+pub use expressions::INT_BINARY;
+
 /// What random programs may use.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -111,16 +111,24 @@ impl Template<'_> {
         self.asm.compare(R9, R12);
         self.asm.branch_if(When::Equal, unrun);
         let frame = Frame::of(runs)?;
+        let calculates = runs.iter().any(|run| run.calculates);
         self.keep_registers(frame, runs, at);
+        if calculates {
+            self.by_float(frame, |asm| {
+                asm.read_float_status(MOVED_BY);
+                asm.store_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
+                asm.clear_vector(MOVED_BY);
+                asm.write_float_status(MOVED_BY);
+            });
+        }
         for run in runs {
             self.run(frame, run, at)?;
         }
-        if runs.iter().any(|run| run.calculates) {
-            self.asm.addi(R9, R1, frame.kept + KEPT_VECTOR);
-            self.asm.store_vector(MOVED_BY, R9);
-            self.asm.load_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
-            self.asm.write_float_status(MOVED_BY);
-            self.asm.load_vector(MOVED_BY, R9);
+        if calculates {
+            self.by_float(frame, |asm| {
+                asm.load_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
+                asm.write_float_status(MOVED_BY);
+            });
         }
         self.put_back_registers(frame, at);
         self.asm.branch(done);
@@ -163,16 +171,6 @@ impl Template<'_> {
                 self.asm.store_float(n, R1, place);
             }
         }
-        if runs.iter().any(|run| run.calculates) {
-            self.asm.addi(R9, R1, frame.kept + KEPT_VECTOR);
-            self.asm.store_vector(MOVED_BY, R9);
-            self.asm.read_float_status(MOVED_BY);
-            self.asm.store_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
-            self.asm.clear_vector(MOVED_BY);
-            self.asm.write_float_status(MOVED_BY);
-            self.asm.load_vector(MOVED_BY, R9);
-            self.asm.load(R9, R1, frame.kept + kept(LINK));
-        }
         self.asm.copy(BODY_BLOCK, R12);
         if at == At::Return {
             // As in [`crate::body::Returned`].
@@ -184,6 +182,14 @@ impl Template<'_> {
         for number in [8, 9, 10] {
             self.asm.load(Gpr(number.into()), R1, frame.kept + kept(number));
         }
+    }
+
+    /// Moves FPSCR by a floating-point register, which has what it had again. Changes `TEMPORARY`.
+    fn by_float(&mut self, frame: Frame, moved: impl FnOnce(&mut Asm)) {
+        self.asm.addi(TEMPORARY, R1, frame.kept + KEPT_VECTOR);
+        self.asm.store_vector(MOVED_BY, TEMPORARY);
+        moved(&mut self.asm);
+        self.asm.load_vector(MOVED_BY, TEMPORARY);
     }
 
     fn put_back_registers(&mut self, frame: Frame, at: At) {

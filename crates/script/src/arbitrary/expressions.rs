@@ -74,7 +74,8 @@ const INT_UNARY: [Unary; 13] = [
     Unary::LeadingZeros,
 ];
 
-const INT_BINARY: [Binary; 19] = [
+/// The operations on two integers.
+pub const INT_BINARY: [Binary; 19] = [
     Binary::Add,
     Binary::Subtract,
     Binary::Multiply,

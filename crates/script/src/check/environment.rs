@@ -107,6 +107,8 @@ pub struct Machine {
     pub stack_arguments: i64,
     /// Its general registers in the order of DWARF, by the names that bpftrace has from the kernel.
     pub registers: &'static [&'static str],
+    /// What its instruction pointer is called, besides `ip` and `pc`, which mean it everywhere.
+    pub instruction_pointer: &'static str,
     /// Bytes of an address: 4 or 8.
     pub word: u8,
 }
@@ -123,6 +125,7 @@ impl Machine {
             "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
             "r15",
         ],
+        instruction_pointer: "ip",
         word: 8,
     };
 
@@ -134,6 +137,7 @@ impl Machine {
         widens_singles: false,
         stack_arguments: 4,
         registers: &["ax", "cx", "dx", "bx", "sp", "bp", "si", "di"],
+        instruction_pointer: "ip",
         word: 4,
     };
 
@@ -149,6 +153,7 @@ impl Machine {
             "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
             "r29", "r30", "sp",
         ],
+        instruction_pointer: "pc",
         word: 8,
     };
 
@@ -164,6 +169,7 @@ impl Machine {
             "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
             "r29", "r30", "r31", "link",
         ],
+        instruction_pointer: "nip",
         word: 8,
     };
 
@@ -178,7 +184,7 @@ impl Machine {
     /// ```
     #[must_use]
     pub fn register(&self, name: &str) -> Option<Context> {
-        if matches!(name, "ip" | "pc") || name == "nip" && self.widens_singles {
+        if matches!(name, "ip" | "pc") || name == self.instruction_pointer {
             return Some(Context::InstructionPointer);
         }
         let number = self.registers.iter().position(|known| *known == name)?;

@@ -25,7 +25,7 @@ use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::iter::StepBy;
 use std::ops::Range;
-use trapless_isa::body::{Code, Convention, Hole};
+use trapless_isa::body::{Code, Hole};
 use trapless_isa::{Flow, Machine};
 
 /// Namespace of cranelift's names: routines of the program.
@@ -159,11 +159,10 @@ impl Workshop {
         filled?;
         let calculates = calculates(&self.context.func);
         if self.machine == Machine::PowerPc64Le {
-            let convention = Convention::of(self.machine).ok_or(Refusal::Machine(self.machine))?;
             self.context
                 .optimize(&*self.isa, &mut ControlPlane::default())
                 .map_err(|error| Refusal::Compiler(format!("{error:?}")))?;
-            let code = power::compile(&self.context, convention, is_own)?;
+            let code = power::compile(&self.context, is_own)?;
             return Ok(Piece { code: Code { calculates, ..code }, calls });
         }
         self.context

@@ -27,11 +27,15 @@ mod words;
 use super::Refusal;
 use cranelift_codegen::Context;
 use regalloc2::RegallocOptions;
+use trapless_isa::Machine;
 use trapless_isa::body::{Code, Convention};
 
+/// How pieces are called.
+const CONVENTION: &Convention = Convention::of(Machine::PowerPc64Le).unwrap();
+
 /// Makes a piece of a function that was optimized. `is_own`: all that it changes is the thread's own.
-pub(super) fn compile(context: &Context, convention: &Convention, is_own: bool) -> Result<Code, Refusal> {
-    let lowered = lower::lower(context, convention.arguments, is_own)?;
+pub(super) fn compile(context: &Context, is_own: bool) -> Result<Code, Refusal> {
+    let lowered = lower::lower(context, is_own)?;
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..RegallocOptions::default() };
     let allocated = regalloc2::run(&lowered.code, &code::registers(), &options)
         .map_err(|error| Refusal::Compiler(format!("registers: {error}")))?;

@@ -4,6 +4,7 @@
 use crate::machine::{ARGUMENTS, Hit};
 use crate::random::agree;
 use crate::scripts::{argument, binary};
+use trapless_script::arbitrary::INT_BINARY;
 use trapless_script::ir::*;
 
 /// What is near the limits of what instructions hold.
@@ -19,28 +20,6 @@ fn numbers() -> Vec<i64> {
     all.dedup();
     all
 }
-
-const OPERATIONS: [Binary; 19] = [
-    Binary::Add,
-    Binary::Subtract,
-    Binary::Multiply,
-    Binary::Divide,
-    Binary::Remainder,
-    Binary::UnsignedDivide,
-    Binary::UnsignedRemainder,
-    Binary::And,
-    Binary::Or,
-    Binary::Xor,
-    Binary::ShiftLeft,
-    Binary::ShiftRight,
-    Binary::SignedShiftRight,
-    Binary::Equal,
-    Binary::NotEqual,
-    Binary::Less,
-    Binary::LessOrEqual,
-    Binary::UnsignedLess,
-    Binary::UnsignedLessOrEqual,
-];
 
 /// A program that tells of each of some expressions.
 fn told(expressions: Vec<Expression>) -> Program {
@@ -67,7 +46,7 @@ fn hits() -> Vec<Hit> {
 
 #[test]
 fn operations_with_constants_do_the_same_natively_as_interpreted() {
-    for (at, operation) in (0..).zip(OPERATIONS) {
+    for (at, operation) in (0..).zip(INT_BINARY) {
         let of = |number: i64| {
             let given = argument((number.rem_euclid(ARGUMENTS as i64)) as u8);
             let number = Expression::Int(number);

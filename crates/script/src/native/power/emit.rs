@@ -8,13 +8,13 @@
 //! code. Calls go by lr: ctr is kept.
 
 use super::super::Refusal;
+use super::CONVENTION;
 use super::code::{Base, CODE, Change, Instruction, Kept, OTHER_SCRATCH, Op, Place, SCRATCH, STACK_POINTER};
 use super::frame::Frame;
 use super::lower::Lowered;
 use super::words::*;
 use regalloc2::{Allocation, Block, Edit, Function, InstOrEdit, Output, PReg, RegClass};
-use trapless_isa::Machine;
-use trapless_isa::body::{Convention, Hole};
+use trapless_isa::body::Hole;
 
 /// How far conditional branches, and distances of loads, reach, with some room.
 const NEAR: usize = 0x7f00;
@@ -226,12 +226,9 @@ impl<'a> Emitter<'a> {
     fn base(&self, base: Base, offset: i32, last: Option<&u8>) -> (u8, i32) {
         match base {
             Base::Register => (last.copied().unwrap_or_default(), offset),
-            Base::Block => (Convention::of(Machine::PowerPc64Le).map_or(0, |of| of.block), offset),
+            Base::Block => (CONVENTION.block, offset),
             Base::Slots => (STACK_POINTER, self.frame.distance(self.frame.slots) + offset),
-            Base::Passed => {
-                let pushed = Convention::of(Machine::PowerPc64Le).map_or(0, |of| of.pushed as i32);
-                (STACK_POINTER, self.frame.above(pushed) + offset)
-            }
+            Base::Passed => (STACK_POINTER, self.frame.above(CONVENTION.pushed as i32) + offset),
         }
     }
 

@@ -15,13 +15,12 @@
 //! same there, without a header. lr is the return address wherever the stack pointer is the one of the
 //! start, but for two instructions where such a piece asks for its own address.
 
+use super::CONVENTION;
 use super::code::{CODE, Code, OTHER_SCRATCH, Op, SCRATCH, STACK_POINTER};
 use super::emit::{Emitter, Reach, constant};
 use super::lower::Lowered;
 use super::words::*;
 use regalloc2::{Edit, Function, OperandKind, Output, PReg, RegClass};
-use trapless_isa::Machine;
-use trapless_isa::body::Convention;
 
 /// How much of the stack a function without a frame may use (ELFv2, 2.2.2.4).
 const LEAF: u32 = 288;
@@ -54,9 +53,8 @@ impl Frame {
         let of_class =
             |class| written.iter().filter(move |at| at.class() == class).map(|at| at.hw_enc() as u8);
         let calls = code.instructions.iter().any(|instruction| matches!(instruction.op, Op::Call(_)));
-        let lost = Convention::of(Machine::PowerPc64Le).map_or(&[][..], |convention| convention.lost);
         let mut generals: Vec<u8> =
-            of_class(RegClass::Int).filter(|register| !lost.contains(register)).collect();
+            of_class(RegClass::Int).filter(|register| !CONVENTION.lost.contains(register)).collect();
         if !lowered.kept.is_empty() {
             generals.push(CODE);
         }

@@ -16,6 +16,7 @@
 
 use super::super::Refusal;
 use super::super::emit::hole;
+use super::CONVENTION;
 use super::code::{Base, Code, Edge, Filled, Instruction, Kept, Op, Place, general, leave_out};
 use super::words::*;
 use cranelift_codegen::Context;
@@ -38,9 +39,8 @@ pub(super) struct Lowered {
     pub(super) slots: u32,
 }
 
-/// Lowers a function that was optimized. `arguments`: the registers of its first ones. `is_own`: all that
-/// it changes is the thread's own.
-pub(super) fn lower(context: &Context, arguments: &[u8], is_own: bool) -> Result<Lowered, Refusal> {
+/// Lowers a function that was optimized. `is_own`: all that it changes is the thread's own.
+pub(super) fn lower(context: &Context, is_own: bool) -> Result<Lowered, Refusal> {
     let func = &context.func;
     let order: Vec<Block> = context.domtree.cfg_rpo().copied().collect();
     let mut slots = HashMap::new();
@@ -74,7 +74,7 @@ pub(super) fn lower(context: &Context, arguments: &[u8], is_own: bool) -> Result
         lower.here.clear();
         let parameters = func.dfg.block_params(block);
         if index == 0 {
-            lower.start(parameters, arguments);
+            lower.start(parameters);
         } else {
             lower.now.parameters = parameters.iter().map(|value| lower.values[value]).collect();
         }
@@ -260,7 +260,8 @@ impl Lower<'_> {
     }
 
     /// The arguments, of which the first are in registers.
-    fn start(&mut self, parameters: &[Value], registers: &[u8]) {
+    fn start(&mut self, parameters: &[Value]) {
+        let registers = CONVENTION.arguments;
         let in_registers = parameters.iter().zip(registers);
         let operands: Vec<Operand> = in_registers
             .map(|(value, register)| Operand::reg_fixed_def(self.values[value], general(*register)))
@@ -326,7 +327,8 @@ impl Lower<'_> {
         }
     }
 
-    pub(super) fn call(&mut self, function: ir::FuncRef, arguments: &[Value], registers: &[u8]) -> Known<()> {
+    pub(super) fn call(&mut self, function: ir::FuncRef, arguments: &[Value]) -> Known<()> {
+        let registers = CONVENTION.arguments;
         let ExternalName::User(name) = self.func.dfg.ext_funcs[function].name else { return unknown() };
         if arguments.len() > registers.len() {
             return Err(Refused::Here(": arguments in memory"));

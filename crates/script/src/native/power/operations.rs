@@ -8,7 +8,6 @@ use super::words::*;
 use cranelift_codegen::ir::types::{F32, F64};
 use cranelift_codegen::ir::{AtomicRmwOp, Inst, InstructionData, Opcode, Type, Value};
 use regalloc2::{Operand, RegClass, VReg};
-use trapless_isa::body::Convention;
 
 impl Lower<'_> {
     /// Lowers an instruction.
@@ -59,9 +58,7 @@ impl Lower<'_> {
             }
             InstructionData::Call { opcode: Opcode::Call, func_ref, .. } => {
                 let arguments = self.func.dfg.inst_args(at).to_vec();
-                let registers =
-                    Convention::of(trapless_isa::Machine::PowerPc64Le).map_or(&[][..], |of| of.arguments);
-                self.call(func_ref, &arguments, registers)?;
+                self.call(func_ref, &arguments)?;
             }
             InstructionData::IntCompare { opcode: Opcode::Icmp, cond, args: [left, right] } => {
                 let condition = self.compared(cond, left, right)?;
