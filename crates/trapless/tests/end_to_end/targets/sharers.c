@@ -34,14 +34,17 @@ static void handle(int signal) {
 
 static void of_own(int n) { calls(n); __atomic_add_fetch(&own, n, __ATOMIC_SEQ_CST); }
 
-static void of_others(int n) { calls(n); __atomic_add_fetch(&others, n, __ATOMIC_SEQ_CST); }
+// A handler of signals may come between reading a number and writing it.
+static void note_others(int n) { __atomic_add_fetch(&others, n, __ATOMIC_SEQ_CST); }
+
+static void of_others(int n) { calls(n); note_others(n); }
 
 static void wait_for(pid_t child) { if (waitpid(child, NULL, 0) != child) exit(1); }
 
 static int in_clone(void *unused) { (void)unused; of_others(5); return 0; }
 
 // `execve` counts as a call of the child's.
-static void runs_another(void) { others++; execve("/bin/true", arguments, environ); _exit(9); }
+static void runs_another(void) { note_others(1); execve("/bin/true", arguments, environ); _exit(9); }
 
 // The signal waits for `parent`, which is in vfork, and is handled before it comes back from there.
 static void end_with_signal(pid_t parent) { syscall(SYS_tgkill, self, parent, SIGUSR1); _exit(0); }
@@ -68,7 +71,7 @@ static void do_as_told(const char *line) {
             pid_t child;
             of_own(1);
             if (posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ)) exit(1);
-            others++;
+            note_others(1);
             of_own(1);
             wait_for(child);
         }
@@ -85,11 +88,11 @@ static void do_as_told(const char *line) {
         for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, vfork_on, NULL);
         for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     } else if (!strncmp(line, "system", 6)) {
-        for (int i = 0; i < 3; i++) { of_own(1); if (system("true")) exit(2); others++; of_own(1); }
+        for (int i = 0; i < 3; i++) { of_own(1); if (system("true")) exit(2); note_others(1); of_own(1); }
         for (int i = 0; i < 3; i++) {
             FILE *pipe = popen("echo hello", "r");
             char word[16] = "";
-            others++;
+            note_others(1);
             of_own(1);
             if (!fgets(word, sizeof word, pipe) || strcmp(word, "hello\n")) exit(3);
             pclose(pipe);
@@ -103,7 +106,7 @@ static void do_as_told(const char *line) {
                 if (grandchild == 0) { of_others(2); _exit(0); }
                 of_others(4);
                 wait_for(grandchild);
-                if (posix_spawn(&grandchild, "/bin/true", NULL, NULL, arguments, environ) == 0) others++;
+                if (posix_spawn(&grandchild, "/bin/true", NULL, NULL, arguments, environ) == 0) note_others(1);
                 of_others(8);
                 wait_for(grandchild);
                 _exit(0);
@@ -119,7 +122,7 @@ static void do_as_told(const char *line) {
             wait_for(child);
             // Without shared memory a child counts for itself, and what it notes is lost.
             child = clone(in_clone, stack + sizeof stack, CLONE_VFORK | SIGCHLD, NULL);
-            others += 5;
+            note_others(5);
             of_own(2);
             wait_for(child);
         }
@@ -155,7 +158,7 @@ static void do_as_told(const char *line) {
         of_own(1);
         wait_for(child);
         // And one handler of the child's.
-        others += 4;
+        note_others(4);
     }
     // Threads that begin after all this are the program's own.
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, calls_on, NULL);
