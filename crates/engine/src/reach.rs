@@ -53,7 +53,7 @@ pub fn leads_into(
     sessions: &[&FoundSession],
     all: &[Checked],
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
-    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
+    let Ok(maps) = process.maps_with_guards() else { return Err(MemoryError::Gone) };
     let stacks = Stacks::new(process, stopped, &maps, all);
     let of_bodies = sessions.iter().map(|session| stacks_in_use(process, &session.header));
     let of_bodies: Vec<Vec<(u64, u64)>> = of_bodies.collect::<Result<_, _>>()?;

@@ -12,6 +12,7 @@ mod error;
 pub mod execs;
 pub mod family;
 mod gap;
+mod guards;
 mod id;
 mod inherited;
 pub mod keeper;

@@ -125,6 +125,29 @@ impl Mappings {
         first.start.0..last.end.0
     }
 
+    /// The same with mappings cut at `holes`, which are ascending, and each hole a mapping of its own that nobody may touch.
+    pub(crate) fn cut_at(&self, holes: &[Range<u64>]) -> Mappings {
+        let mut pieces = Vec::with_capacity(self.0.len() + 2 * holes.len());
+        for mapping in &self.0 {
+            let first = holes.partition_point(|hole| hole.end <= mapping.start.0);
+            let mut start = mapping.start.0;
+            let mut add = |end: u64, perms: Perms| {
+                if start < end {
+                    let offset = mapping.offset + (start - mapping.start.0);
+                    let (start, end) = (RemoteAddr(start), RemoteAddr(end));
+                    pieces.push(Mapping { start, end, perms, offset, ..mapping.clone() });
+                }
+                start = start.max(end);
+            };
+            for hole in holes[first..].iter().take_while(|hole| hole.start < mapping.end.0) {
+                add(hole.start, mapping.perms);
+                add(hole.end.min(mapping.end.0), Perms { shared: mapping.perms.shared, ..Perms::default() });
+            }
+            add(mapping.end.0, mapping.perms);
+        }
+        Mappings(pieces)
+    }
+
     /// The special mapping with this name, such as `[vdso]` or `[heap]`.
     pub fn special(&self, name: &str) -> Option<&Mapping> {
         self.0.iter().find(|mapping| mapping.is_special(name))
@@ -244,6 +267,26 @@ mod tests {
         assert_eq!(m.path(), Some(Path::new("/usr/lib/libc.so.6")));
         assert_eq!(m.file_offset(RemoteAddr(0x7f00_0000_1010)), Some(0x2010));
         assert_eq!(m.file_offset(RemoteAddr(0x7f00_0000_3000)), None);
+    }
+
+    #[test]
+    fn holes_are_mappings_of_their_own() {
+        let maps =
+            parse_maps(b"1000-5000 rw-p 00003000 00:00 7 /a\n5000-9000 rw-p 00000000 00:00 0\n").unwrap();
+        let cut = maps.cut_at(&[0x0..0x800, 0x1000..0x2000, 0x3000..0x4000, 0x8000..0xb000]);
+        let parts: Vec<_> =
+            cut.iter().map(|m| (m.start.0, m.end.0, m.perms.write, m.offset, m.inode)).collect();
+        let expected = [
+            (0x1000, 0x2000, false, 0x3000, 7),
+            (0x2000, 0x3000, true, 0x4000, 7),
+            (0x3000, 0x4000, false, 0x5000, 7),
+            (0x4000, 0x5000, true, 0x6000, 7),
+            (0x5000, 0x8000, true, 0, 0),
+            (0x8000, 0x9000, false, 0x3000, 0),
+        ];
+        assert_eq!(parts, expected);
+        assert_eq!(maps.cut_at(&[0x2000..0x6000]).len(), 4);
+        assert_eq!(maps.cut_at(&[]), maps);
     }
 
     #[test]

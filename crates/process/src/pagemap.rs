@@ -91,6 +91,12 @@ impl Pagemap {
         Ok(Self { file: process.open_memory_file("pagemap")?, scans: true })
     }
 
+    /// Our own, which is no process that can be opened.
+    #[cfg(test)]
+    pub(crate) fn own() -> Self {
+        Self { file: File::open("/proc/self/pagemap").unwrap(), scans: true }
+    }
+
     /// Whether time and not address space is what a look takes. Without that, a gigabyte of nothing takes a millisecond.
     pub fn is_quick(&mut self) -> bool {
         self.scans = self.scans && self.scan(0..page_size(), Pages::Own, &mut PageRanges::default()).is_ok();
@@ -105,14 +111,67 @@ impl Pagemap {
         if self.scans { self.scan(range, pages, found) } else { self.read(range, pages, found) }
     }
 
+    /// Adds the guards within a range, in pieces. Of the memory that may be one, no more than `most` bytes are looked at, which becomes what is left of that.
+    ///
+    /// # Errors
+    /// [`Errno`] where the kernel cannot look for them quickly.
+    pub(crate) fn find_guards(
+        &self,
+        range: Range<u64>,
+        most: &mut u64,
+        found: &mut PageRanges,
+    ) -> Result<(), Errno> {
+        // The kernel calls them swapped out.
+        self.scan_each(range, (0, IS_SWAPPED), |region| {
+            let end = region.end.min(region.start.saturating_add(*most));
+            *most -= end - region.start;
+            self.read_each(region.start..end, |at, entry| {
+                if entry.is_guard() {
+                    found.add(at..at + page_size(), false);
+                }
+            })
+        })
+    }
+
     fn scan(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+        let categories = match pages {
+            Pages::Own => (IS_FILE | IS_ZERO, IS_PRESENT | IS_SWAPPED),
+            Pages::Shared => (0, IS_PRESENT),
+        };
+        self.scan_each(range, categories, |region| {
+            if region.categories & IS_SWAPPED == 0 {
+                found.add(region.start..region.end, false);
+                return Ok(());
+            }
+            // So it says of guards, too.
+            self.read(region.start..region.end, pages, found)
+        })
+    }
+
+    fn read(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+        self.read_each(range, |at, entry| {
+            let wanted = match pages {
+                Pages::Own => {
+                    (entry.is_present() || entry.is_swapped()) && !entry.is_file() && !entry.is_guard()
+                }
+                Pages::Shared => entry.is_present(),
+            };
+            if wanted {
+                found.add(at..at + page_size(), entry.is_swapped());
+            }
+        })
+    }
+
+    /// The regions of a range that are of none of the first categories and any of the second, with whether they are swapped out.
+    fn scan_each(
+        &self,
+        range: Range<u64>,
+        (not, any): (u64, u64),
+        mut each: impl FnMut(&PageRegion) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut regions = [PageRegion::default(); 256];
         let mut start = range.start;
         while start < range.end {
-            let (not, any) = match pages {
-                Pages::Own => (IS_FILE | IS_ZERO, IS_PRESENT | IS_SWAPPED),
-                Pages::Shared => (0, IS_PRESENT),
-            };
             let mut argument = ScanArgument {
                 size: size_of::<ScanArgument>() as u64,
                 start,
@@ -129,13 +188,7 @@ impl Pagemap {
             // which is `regions`; both outlive the call.
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), SCAN, &raw mut argument) };
             let count = Errno::check(count.into())? as usize;
-            for region in regions.get(..count).unwrap_or_default() {
-                match region.categories & IS_SWAPPED {
-                    0 => found.add(region.start..region.end, false),
-                    // So it says of guards, too.
-                    _ => self.read(region.start..region.end, pages, found)?,
-                }
-            }
+            regions.get(..count).unwrap_or_default().iter().try_for_each(&mut each)?;
             if argument.walk_end <= start {
                 break;
             }
@@ -144,7 +197,8 @@ impl Pagemap {
         Ok(())
     }
 
-    fn read(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+    /// What the kernel says of each page of a range.
+    fn read_each(&self, range: Range<u64>, mut each: impl FnMut(u64, Entry)) -> Result<(), Errno> {
         let mut entries = vec![0u8; 64 << 10];
         let mut start = range.start;
         while start < range.end {
@@ -155,22 +209,34 @@ impl Pagemap {
                 break;
             }
             for entry in entries[..read].chunks_exact(8) {
-                let entry = entry.try_into().map_or(0, u64::from_le_bytes);
-                let bit = |n: u32| entry & 1 << n != 0;
-                let (present, swapped, is_file) = (bit(63), bit(62), bit(61));
-                // Nothing is in a page that `MADV_GUARD_INSTALL` has made a guard (Linux 6.13, told since 6.15), by which glibc 2.42 ends stacks.
-                let is_guard = bit(58);
-                let wanted = match pages {
-                    Pages::Own => (present || swapped) && !is_file && !is_guard,
-                    Pages::Shared => present,
-                };
-                if wanted {
-                    found.add(start..start + page_size(), swapped);
-                }
+                each(start, Entry(entry.try_into().map_or(0, u64::from_le_bytes)));
                 start += page_size();
             }
         }
         Ok(())
+    }
+}
+
+/// An element of `/proc/PID/pagemap` (`Documentation/admin-guide/mm/pagemap.rst`).
+#[derive(Clone, Copy)]
+struct Entry(u64);
+
+impl Entry {
+    fn is_present(self) -> bool {
+        self.0 & 1 << 63 != 0
+    }
+
+    fn is_swapped(self) -> bool {
+        self.0 & 1 << 62 != 0
+    }
+
+    fn is_file(self) -> bool {
+        self.0 & 1 << 61 != 0
+    }
+
+    /// Nothing is in a page that `MADV_GUARD_INSTALL` has made a guard (Linux 6.13, told since 6.15).
+    fn is_guard(self) -> bool {
+        self.0 & 1 << 58 != 0
     }
 }
 
@@ -237,7 +303,7 @@ mod tests {
             return trapless_testing::inapplicable!("the kernel has no guards within mappings");
         }
         for scans in [true, false] {
-            let map = Pagemap { file: File::open("/proc/self/pagemap").unwrap(), scans };
+            let map = Pagemap { scans, ..Pagemap::own() };
             let mut found = PageRanges::default();
             if scans && map.scan(memory.range(), Pages::Own, &mut PageRanges::default()).is_err() {
                 continue;
@@ -259,7 +325,7 @@ mod tests {
             }
             let at = |page: u64| memory.range().start + page * page_size();
             for scans in [true, false] {
-                let mut map = Pagemap { file: File::open("/proc/self/pagemap").unwrap(), scans };
+                let mut map = Pagemap { scans, ..Pagemap::own() };
                 println!("asked for a scan: {scans}, done: {}", map.is_quick());
                 let mut found = PageRanges::default();
                 map.find(memory.range(), pages, &mut found).unwrap();

@@ -361,3 +361,62 @@ fn a_word_that_points_to_where_nothing_was_written_saves_no_context() {
         before.assert_restored(pid);
     }
 }
+
+/// Two stacks without a thread, one above the other, and between them a guard of the kind that the argument says.
+const GUARDED_STACKS: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#define STACK (1 << 20)
+#define GUARD (64 << 10)
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+long subject(long x);
+#include "assembly.h"
+ASSEMBLED(subject, TWICE_AND_ONE_AT_ONCE)
+static volatile long calls, held;
+static __attribute__((noinline)) int set_up(int is_within) {
+    char *map = mmap(NULL, 2 * STACK + 3 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *lower = map + GUARD, *guard = lower + STACK, *upper = guard + GUARD;
+    mprotect(lower, 2 * STACK + GUARD, PROT_READ | PROT_WRITE);
+    if (is_within ? madvise(guard, GUARD, MADV_GUARD_INSTALL) : mprotect(guard, GUARD, PROT_NONE)) return 0;
+    lower[STACK - 1] = upper[STACK - GUARD] = upper[STACK - 1] = 1;
+    printf("ready %lx %lx %lx %lx\n", (long)(lower + STACK), (long)(upper + STACK), (long)&held, (long)&calls);
+    fflush(stdout);
+    return 1;
+}
+int main(int argc, char **argv) {
+    (void)argv;
+    if (!set_up(argc > 1)) { puts("ready 0 0 0 0"); fflush(stdout); getchar(); return 0; }
+    for (long x = 0;; x++) { subject(x); calls++; }
+}
+"#;
+
+/// What points into one stack leads nobody to what calls have left on another one. glibc keeps a list of those stacks that no thread is on, in the stacks.
+#[test]
+fn guards_within_a_mapping_keep_stacks_apart() {
+    let program = Program::build("guarded", GUARDED_STACKS, &[]);
+    for arguments in [&[][..], &["within"]] {
+        for (name, is_upper, below, is_kept) in
+            [("the lower one", false, 8, false), ("the upper one, deeper", true, 1000, true)]
+        {
+            let target = program.start(arguments);
+            if target.address(0) == 0 {
+                return trapless_testing::inapplicable!("the kernel has no guards within mappings");
+            }
+            let (pid, before) = (target.pid(), target.text());
+            let [lower, upper, held, calls] = [0, 1, 2, 3].map(|index| target.address(index));
+            let tool = Tool::armed(&["count", "-p", &pid.to_string(), "guarded:subject"]);
+            let counted = target.read_word(calls);
+            eventually("it calls", || target.read_word(calls) > counted + 2000);
+            let arena = before.added_near(pid, calls);
+            target.write(upper - 256, &(arena + 64).to_le_bytes());
+            target.write(held, &(if is_upper { upper - below } else { lower - below }).to_le_bytes());
+            tool.interrupt();
+            assert_eq!(kept(pid), usize::from(is_kept), "{name}, {arguments:?}");
+            target.write(held, &0u64.to_le_bytes());
+            detach(pid);
+            before.assert_restored(pid);
+        }
+    }
+}

@@ -38,11 +38,14 @@ fn words_into(pid: i32, ranges: &[Range<u64>]) -> String {
         if end - start > 1 << 30 {
             continue;
         }
-        let Ok(bytes) = read(pid, start, (end - start) as usize) else { continue };
-        for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
-            let value = u64::from_le_bytes(word.try_into().unwrap());
-            if ranges.iter().any(|range| range.contains(&value)) {
-                lines += &format!("{at:#x}: {value:#x}, in {line}\n");
+        // Page by page: none can be read of a guard within a mapping.
+        for start in (start..end).step_by(4096) {
+            let Ok(bytes) = read(pid, start, 4096) else { continue };
+            for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
+                let value = u64::from_le_bytes(word.try_into().unwrap());
+                if ranges.iter().any(|range| range.contains(&value)) {
+                    lines += &format!("{at:#x}: {value:#x}, in {line}\n");
+                }
             }
         }
     }
