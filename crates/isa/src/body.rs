@@ -206,6 +206,8 @@ pub struct Convention {
     /// Bytes between the stack pointer and the first extra when a body begins: the return address, where calls push it, or the header of a
     /// frame, in which functions save theirs.
     pub pushed: u32,
+    /// Whether an instruction tells on which processor a thread is. Else a system call does.
+    pub tells_processor: bool,
 }
 
 impl Convention {
@@ -243,6 +245,7 @@ static X86_64: Convention = Convention {
     link: None,
     lost: &[],
     pushed: 8,
+    tells_processor: true,
 };
 
 static AARCH64: Convention = Convention {
@@ -261,6 +264,7 @@ static AARCH64: Convention = Convention {
     link: Some(30),
     lost: &[16, 17],
     pushed: 0,
+    tells_processor: false,
 };
 
 static POWERPC64LE: Convention = Convention {
@@ -279,6 +283,7 @@ static POWERPC64LE: Convention = Convention {
     link: Some(32),
     lost: &[0, 11, 12, 32],
     pushed: 32,
+    tells_processor: true,
 };
 
 /// The registers that hold the integer arguments of functions of Go's on x86-64, by their DWARF numbers: those of
@@ -315,8 +320,8 @@ pub enum Extra {
     Time,
     /// At a return, the clock ticks at the call's entry, whose detour reads the clock only where that is taken. At an entry 0.
     Entered,
-    /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx. Not on
-    /// arm64.
+    /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx. Only where
+    /// [an instruction tells](Convention::tells_processor).
     Processor,
     /// The thread's number, as the C library's control block has it; 0 where nobody knows where that is.
     Tid,

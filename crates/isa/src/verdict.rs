@@ -240,9 +240,6 @@ pub enum Reason {
     /// This ISA has no such mechanism (yet).
     #[error("this mechanism does not exist for this instruction set")]
     NotImplemented,
-    /// A body asks for the processor it runs on, and no instruction tells.
-    #[error("no instruction of this machine tells a program which processor it runs on")]
-    NoProcessor,
     /// The detour would need stack where there may be none.
     #[error("the probe needs stack where there may be none left")]
     NeedsStack,
@@ -328,7 +325,6 @@ impl Reason {
     pub const fn code(self) -> &'static str {
         match self {
             Reason::NotImplemented => "not_implemented",
-            Reason::NoProcessor => "no_processor",
             Reason::NeedsStack => "needs_stack",
             Reason::NoBodies => "no_bodies",
             Reason::ScalableVectors => "scalable_vectors",

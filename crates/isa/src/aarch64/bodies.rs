@@ -178,7 +178,8 @@ impl Template<'_> {
                 }
                 Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
                 Extra::Operands => self.code.emit([a::add_immediate(TEMPORARY, SP, extras)]),
-                Extra::Processor => return Err(Reason::NoProcessor),
+                // No instruction tells.
+                Extra::Processor => return Err(Reason::NotImplemented),
             }
             self.code.emit([a::str(TEMPORARY, SP, place)]);
         }

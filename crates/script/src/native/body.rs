@@ -116,7 +116,7 @@ fn extras_of(common: &Common<'_>, what: Context, at: Hit) -> Takes {
         Context::Site => Extra::Site,
         Context::Duration if moment == Moment::Return => return Takes::of(&[Extra::Time, Extra::Entered]),
         Context::Time(_) | Context::Elapsed | Context::Duration => Extra::Time,
-        Context::Cpu | Context::NumaNode => Extra::Processor,
+        Context::Cpu | Context::NumaNode if convention.tells_processor => Extra::Processor,
         Context::Tid => Extra::Tid,
         Context::InstructionPointer => Extra::InstructionPointer,
         Context::Call if at.abi == Abi::Go => {

@@ -213,6 +213,18 @@ impl Maker<'_, '_> {
         Ok(self.e.load(results))
     }
 
+    /// On which processor the thread is, or its node: all ones of 32 bits where the kernel does not tell.
+    pub(super) fn processor_by_call(&mut self, what: Context) -> Value {
+        let (word, told) = (self.e.slot(8), self.e.int(-1));
+        self.e.store(told, word);
+        let (pointer, nothing) = (self.e.pointer(word), self.e.int(0));
+        let arguments = if what == Context::NumaNode { [nothing, pointer] } else { [pointer, nothing] };
+        let call = self.e.system_calls().getcpu;
+        self.system(call, &arguments);
+        let told = self.e.load(word);
+        self.e.b.ins().band_imm_s(told, i64::from(u32::MAX))
+    }
+
     /// A system call. Its result.
     fn system(&mut self, call: i64, arguments: &[Value]) -> Value {
         let number = self.registry.number(Routine::System);

@@ -44,6 +44,7 @@ pub(super) struct SystemCalls {
     pub(super) openat: i64,
     pub(super) read: i64,
     pub(super) close: i64,
+    pub(super) getcpu: i64,
 }
 
 /// Where something lies that pieces work on.
@@ -293,6 +294,7 @@ impl Emit<'_> {
                 openat: 257,
                 read: 0,
                 close: 3,
+                getcpu: 309,
             },
             Machine::PowerPc64Le => &SystemCalls {
                 process_vm_readv: 351,
@@ -304,6 +306,7 @@ impl Emit<'_> {
                 openat: 286,
                 read: 3,
                 close: 6,
+                getcpu: 302,
             },
             // What all have that came later.
             _ => &SystemCalls {
@@ -316,6 +319,7 @@ impl Emit<'_> {
                 openat: 56,
                 read: 63,
                 close: 57,
+                getcpu: 168,
             },
         }
     }

@@ -130,6 +130,9 @@ impl Maker<'_, '_> {
                 self.shared_word(SCRIPT_SYMBOLS + 8 * u32::from(number))
             }
             Context::Symbol(_) => return Err(refused),
+            Context::Cpu | Context::NumaNode if !self.common.convention.tells_processor => {
+                self.processor_by_call(what)
+            }
             Context::Cpu => {
                 let processor = self.extra(Extra::Processor)?;
                 self.e.b.ins().band_imm_s(processor, 0xfff)

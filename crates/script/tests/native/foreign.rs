@@ -4,7 +4,7 @@ use crate::machine::RING_BITS;
 use crate::random;
 use trapless_isa::Machine;
 use trapless_script::ir::BodyId;
-use trapless_script::native::{Abi, Moment, Refusal, Target, compile};
+use trapless_script::native::{Abi, Moment, Target, compile};
 
 const MACHINES: [Machine; 2] = [Machine::AArch64, Machine::PowerPc64Le];
 
@@ -17,12 +17,8 @@ fn random_programs_are_compiled_for_every_machine_that_runs_bodies() {
         let program = random::told(seed, &options);
         for machine in MACHINES {
             let target = Target { machine, ring_bits: RING_BITS, abis: &[Abi::C] };
-            let native = match compile(&program, &[(BodyId(0), Moment::Entry)], &target) {
-                Ok(native) => native,
-                // Such as the processor, which detours on arm64 do not know.
-                Err(Refusal::Context { .. }) => continue,
-                Err(error) => panic!("seed {seed}, {}: {error}", machine.name()),
-            };
+            let native = compile(&program, &[(BodyId(0), Moment::Entry)], &target);
+            let native = native.unwrap_or_else(|error| panic!("seed {seed}, {}: {error}", machine.name()));
             for code in native.code.bodies.iter().chain(&native.code.routines) {
                 assert!(code.is_sound(native.code.routines.len()), "seed {seed}, {}", machine.name());
                 longest = longest.max(code.bytes.len());

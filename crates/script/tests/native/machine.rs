@@ -136,6 +136,19 @@ pub struct Hit {
     pub stack: [u64; 2],
 }
 
+/// Has the thread stay on the processor that it runs on, and tells which that is, and its node from bit 12 on.
+fn stay_on_this_one() -> u64 {
+    let [mut processor, mut node] = [0u32; 2];
+    // SAFETY: the calls read and write the variables that they are given, with their sizes.
+    unsafe {
+        libc::syscall(libc::SYS_getcpu, &mut processor, &mut node, 0);
+        let mut only: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor as usize, &mut only);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&only), &only), 0);
+    }
+    u64::from(node) << 12 | u64::from(processor)
+}
+
 impl Default for Hit {
     fn default() -> Self {
         // SAFETY: it has no preconditions.
@@ -149,7 +162,7 @@ impl Default for Hit {
             site: 3,
             ticks: 1_000_000,
             entered: 999_000,
-            processor: 1 << 12 | 5,
+            processor: if convention().tells_processor { 1 << 12 | 5 } else { stay_on_this_one() },
             tid,
             instruction: 0x40_1000,
             stack: [0x1234, 0],

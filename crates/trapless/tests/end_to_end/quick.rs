@@ -40,6 +40,9 @@ static void *work(void *unused) {
     return unused;
 }
 
+/* Where frames have room for a return address that nobody has saved there, it is what calls before have left. That would keep memory. */
+static __attribute__((noinline)) void overwrite(void) { volatile char junk[8192]; for (unsigned i = 0; i < sizeof junk; i++) junk[i] = 1; }
+
 int main(void) {
     char line[64];
     printf("ready\n");
@@ -53,6 +56,7 @@ int main(void) {
         if (*line == 'f') fact(10);
         if (*line == 's') for (int i = 0; i < 5; i++) { slow(0); slow(3000); }
         if (*line == 'n') never();
+        overwrite();
         printf("done\n");
         fflush(stdout);
     }

@@ -147,7 +147,8 @@ impl Scripted {
             return Ok(MemoryOperands::Read);
         }
         if self.native.makes_system_calls {
-            let without = "let the script do without str() and what pointers lead to";
+            let without =
+                "let the script do without str(), what pointers lead to, and, on arm64, cpu and numaid";
             check_sandbox(process, self.allow_seccomp, without)?;
             return Ok(MemoryOperands::Read);
         }
@@ -298,7 +299,7 @@ impl CodeFor for Scripted {
     }
 }
 
-/// A sandbox of a thread that might kill the process for system calls which read its memory.
+/// A sandbox of a thread that might kill the process for system calls of a script's.
 fn sandbox(process: &Process, allow_seccomp: bool) -> Result<Option<Seccomp>, Error> {
     // A thread that has ended meanwhile is in no sandbox.
     let threads = process.threads().map_err(Error::other)?;
@@ -311,14 +312,14 @@ fn sandbox(process: &Process, allow_seccomp: bool) -> Result<Option<Seccomp>, Er
     }))
 }
 
-/// Refuses a process that a sandbox might kill for system calls that read its memory. `without`: what else could be done.
+/// Refuses a process that a sandbox might kill for system calls of a script's. `without`: what else could be done.
 pub(in crate::commands) fn check_sandbox(
     process: &Process,
     allow_seccomp: bool,
     without: &str,
 ) -> Result<(), Error> {
     let pid = process.pid();
-    let reads = "and the script reads memory by system calls, for which the process might be killed";
+    let reads = "and the script makes system calls there, for which the process might be killed";
     match sandbox(process, allow_seccomp)? {
         None | Some(Seccomp::Off) => Ok(()),
         Some(Seccomp::Filter) => Err(Error::Usage(format!(
