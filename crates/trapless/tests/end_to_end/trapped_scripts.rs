@@ -1,15 +1,20 @@
 //! Scripts at probes that trap: what they tell is what they tell by jumps, exactly, and the process is what it would be without them.
-#![cfg(target_arch = "x86_64")]
+// The keeper of a 32-bit program says elsewhere what it does.
+#![cfg(not(target_arch = "x86"))]
 
+#[cfg(target_arch = "x86_64")]
+use crate::support;
+use crate::support::assembly::{X86, with_registers};
 use crate::support::live::{Live, Told, does};
 use crate::support::tool::{Tool, run, trapless, wait_untraced};
-use crate::support::{self, Program, Target};
+use crate::support::{Program, Target};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 const SCRIPTED: &str = include_str!("targets/scripted.c");
 
-/// A function that takes a jump, and one that is too short for one: what both are called with is known.
+/// A function that takes a jump, and one that is too short for one, as none is where a jump takes one instruction: what both are called with is known.
+#[cfg(target_arch = "x86_64")]
 const MIXED: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -42,6 +47,25 @@ int main(void) {
     }
 }"#;
 
+/// A script as it can be had by traps: where return addresses are in a register, without what looks at returns.
+fn by_traps(script: &str) -> String {
+    let script = with_registers(script);
+    if X86 {
+        return script;
+    }
+    let mut parts = script.split("uretprobe:");
+    let mut kept = parts.next().unwrap().to_owned();
+    for part in parts {
+        let mut open = 0;
+        let end = part.char_indices().find(|&(_, letter)| {
+            open += i32::from(letter == '{') - i32::from(letter == '}');
+            letter == '}' && open == 0
+        });
+        kept += &part[end.unwrap().0 + 1..];
+    }
+    kept
+}
+
 /// What a script tells of a target that does these deeds, with these flags. The target's code is afterwards what it was.
 #[track_caller]
 fn told(target: &mut Target, flags: &[&str], script: &str, deeds: &[&str]) -> Told {
@@ -59,7 +83,7 @@ fn told(target: &mut Target, flags: &[&str], script: &str, deeds: &[&str]) -> To
 fn assert_the_same(program: &Program, script: &str, deeds: &[&str]) -> Told {
     let tell = |flags: &[&str]| {
         let mut target = program.start(&[]);
-        let told = told(&mut target, flags, script, deeds);
+        let told = told(&mut target, flags, &by_traps(script), deeds);
         told.assert_whole();
         Told { out: told.out.replace(&format!("{}]", target.pid()), "its own]"), ..told }
     };
@@ -79,17 +103,21 @@ fn what_many_threads_call_is_told_as_by_jumps() {
             @c = count(); @k[arg0 % 100] = count(); @s = sum(arg0); @low = min(arg0 + 3); @high = max(arg0);
             @mean = avg(arg0); @h = hist(arg0); @l = lhist(arg0, 100, 490, 10); @n++; @t[arg0 % 7] += 2;
             @ks[arg0 % 10] = sum(arg0); @pairs[arg0 % 2, \"text\"] = count(); @who[comm, pid] = count();
-            if (@shared < 5) { @few = count(); } @shared = sum(0); @regs[reg(\"di\") == arg0] = count();
+            if (@shared < 5) { @few = count(); } @shared = sum(0); @regs[reg(\"ARG0\") == arg0] = count();
         }
         uretprobe:scripted:called { @r = count(); @rs = sum(retval); @rets[func, retval % 3] = count(); }",
         &["threads 300", "call 10"],
     );
-    assert_eq!([same.value("@c"), same.value("@n"), same.value("@r")], [2410; 3], "{same:?}");
+    assert_eq!([same.value("@c"), same.value("@n")], [2410; 2], "{same:?}");
+    assert!(!X86 || same.value("@r") == 2410, "{same:?}");
     assert_eq!(same.value("@s"), 299 * 150 * 8 + 45);
 }
 
 #[test]
 fn what_calls_keep_until_they_return_is_found_again() {
+    if !X86 {
+        return trapless_testing::inapplicable!("probes that trap do not follow calls here");
+    }
     let program = Program::build("scripted", SCRIPTED, &[]);
     let script = "uprobe:scripted:called { @start[tid] = nsecs; @in[tid] = arg0; }
          uretprobe:scripted:called /@start[tid]/ {
@@ -124,19 +152,19 @@ fn any_instruction_tells_its_registers_and_vectors_are_told_as_doubles() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     let mut target = program.start(&[]);
     for script in [
-        "uprobe:scripted:steps { @a = sum(arg0); } uprobe:scripted:steps+8 { @b = sum(reg(\"di\")); }
+        "uprobe:scripted:steps { @a = sum(arg0); } uprobe:scripted:steps+8 { @b = sum(reg(\"ARG0\")); }
          uprobe:scripted:steps+16 { @c = sum(arg1); } uretprobe:scripted:steps { @r = sum(retval); }",
-        "uprobe:scripted:bare { @a = sum(reg(\"ax\")); @f[arg1, arg2, arg3, arg4, arg5] = count(); }",
+        "uprobe:scripted:bare { @a = sum(reg(\"FREE\")); @f[arg1, arg2, arg3, arg4, arg5] = count(); }",
     ] {
         assert_the_same(&program, script, &["steps 100", "around 100"]);
     }
-    // Two places that lie within each other's detours can be had by traps.
+    // Two places that on x86 lie within each other's detours can be had by traps.
     let both = "uprobe:scripted:steps { @a = sum(arg0); } uprobe:scripted:steps+4 { @b = sum(arg0); }";
     let found = told(&mut target, &["--mechanism", "step"], both, &["steps 100"]);
     found.assert_whole();
     assert_eq!([found.value("@a"), found.value("@b")], [4950; 2], "{found:?}");
     const FLOATS: &str = "#include <stdio.h>
-        __attribute__((noinline, noclone)) double half(double x, float y) { __asm__ volatile(\"\" : \"+x\"(x)); return x / y; }
+        __attribute__((noipa)) double half(double x, float y) { return x / y; }
         int main(void) {
             char line[64]; int count;
             printf(\"ready\\n\"); fflush(stdout);
@@ -148,11 +176,13 @@ fn any_instruction_tells_its_registers_and_vectors_are_told_as_doubles() {
     let script = "uprobe:floats:half { @x = sum((int64)(args.x * 4.0)); @y = sum((int64)args.y); }
         uretprobe:floats:half { @h = sum((int64)(fretval * 4.0)); }";
     let same = assert_the_same(&program, script, &["half 100"]);
-    assert_eq!(["@x", "@y", "@h"].map(|name| same.value(name)), [19_800, 200, 9900], "{same:?}");
+    assert_eq!(["@x", "@y"].map(|name| same.value(name)), [19_800, 200], "{same:?}");
+    assert!(!X86 || same.value("@h") == 9900, "{same:?}");
 }
 
 /// One process, one script: what a jump leads to and what a trap has told are one.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn jumps_and_traps_share_maps_and_keep_each_threads_order() {
     const EACH: i64 = 300;
     let program = Program::build("mixed", MIXED, &[]);
@@ -197,6 +227,7 @@ fn jumps_and_traps_share_maps_and_keep_each_threads_order() {
 
 /// Threads have numbers of their own in a container, and jumps know no others.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn in_a_container_both_call_threads_as_it_does() {
     let program = Program::build("mixed", MIXED, &[]);
     let mut command = std::process::Command::new("unshare");
@@ -227,11 +258,12 @@ fn a_body_that_goes_round_too_often_ends_and_is_counted() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     let mut target = program.start(&[]);
     let script = "uprobe:scripted:called { $n = 0; for $i : 0..100000 { $n++; } @whole = count(); }
-        uretprobe:scripted:called { $n = 0; for $i : 0..10000 { $n++; } @short = sum($n); }";
-    let by_jumps = told(&mut target, &[], script, &["call 3"]);
+        uprobe:scripted:nested { $n = 0; for $i : 0..10000 { $n++; } @short = sum($n); }";
+    let deeds = ["call 3", "nested 2"];
+    let by_jumps = told(&mut target, &[], script, &deeds);
     by_jumps.assert_whole();
     assert_eq!([by_jumps.value("@whole"), by_jumps.value("@short")], [3, 30_000], "{by_jumps:?}");
-    let trapped = told(&mut target, &["--mechanism", "step"], script, &["call 3"]);
+    let trapped = told(&mut target, &["--mechanism", "step"], script, &deeds);
     assert!(trapped.err.contains("3 runs of probes were ended"), "{trapped:?}");
     assert!(!trapped.out.contains("@whole"), "{trapped:?}");
     assert_eq!(trapped.value("@short"), 30_000, "{trapped:?}");
@@ -243,9 +275,11 @@ fn children_run_no_bodies_and_are_counted_as_with_jumps() {
     let mut target = program.start(&[]);
     let script = "uprobe:scripted:called { @c = count(); } uretprobe:scripted:called { @r = count(); }";
     let deeds = ["fork 10", "exec 10", "threads 10", "vfork 10"];
-    let told = told(&mut target, &["--mechanism", "step"], script, &deeds);
-    assert_eq!([told.value("@c"), told.value("@r")], [80, 80], "{told:?}");
-    assert!(told.err.contains("20 hits were in forked children"), "{told:?}");
+    let told = told(&mut target, &["--mechanism", "step"], &by_traps(script), &deeds);
+    let names: &[&str] = if X86 { &["@c", "@r"] } else { &["@c"] };
+    assert!(names.iter().all(|name| told.value(name) == 80), "{told:?}");
+    let in_children = format!("{} hits were in forked children", 10 * names.len());
+    assert!(told.err.contains(&in_children), "{told:?}");
 }
 
 #[test]
@@ -257,7 +291,8 @@ fn a_killed_tool_leaves_nothing_that_traps() {
     let script = "uprobe:scripted:called { @c = count(); printf(\"%d\\n\", arg0); @x[tid] = arg0; _ = delete(@x, tid); }
         uretprobe:scripted:called { @r = hist(retval); for $i : 0..100000 { @w = $i; } }";
     for round in 0..4 {
-        let mut live = Live::run_with(&["-p", &target.pid().to_string(), "--mechanism", "step"], script);
+        let mut live =
+            Live::run_with(&["-p", &target.pid().to_string(), "--mechanism", "step"], &by_traps(script));
         // At once, or when messages have come.
         (0..round * 10).for_each(|_| assert_ne!(live.tool.line(), ""));
         live.tool.kill();
@@ -273,14 +308,15 @@ fn a_launched_command_is_told_from_its_first_call_on() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     let path = program.path().to_str().unwrap();
     let script = "uprobe:scripted:called { @c = count(); @s = sum(arg0); } uretprobe:scripted:called { @r = count(); }";
-    let ran = run(&["--mechanism", "step", "-e", script, "--", path, "call", "100"]);
+    let ran = run(&["--mechanism", "step", "-e", &by_traps(script), "--", path, "call", "100"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for line in ["@c: 100", "@s: 4950", "@r: 100"] {
+    for line in ["@c: 100", "@s: 4950"].into_iter().chain(X86.then_some("@r: 100")) {
         assert!(ran.out.lines().any(|told| told == line), "{line}: {ran:?}");
     }
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn what_a_trap_cannot_tell_is_left_out_with_the_reason() {
     let program = Program::build("mixed", MIXED, &[]);
     let mut target = program.start(&[]);
@@ -344,8 +380,10 @@ fn quick_forms_are_had_by_traps() {
     assert_eq!(found.0, ["0", "1", "2"].map(|key| (key.to_owned(), 10)).into(), "{}", found.1);
     let found = rows(&mut target, &["hist", "scripted:called", "arg0"], &["call 64"]);
     assert_eq!(found.0.values().sum::<u64>(), 64, "{}", found.1);
-    let found = rows(&mut target, &["latency", "scripted:called", "--by", "retval == 5"], &["call 10"]);
-    assert_eq!(found.0, [("true".to_owned(), 1), ("false".to_owned(), 9)].into(), "{}", found.1);
+    if X86 {
+        let found = rows(&mut target, &["latency", "scripted:called", "--by", "retval == 5"], &["call 10"]);
+        assert_eq!(found.0, [("true".to_owned(), 1), ("false".to_owned(), 9)].into(), "{}", found.1);
+    }
     let found = rows(&mut target, &["count", "step:scripted:called", "--by", "str(\"x\")"], &["threads 20"]);
     assert_eq!(found.0.into_values().collect::<Vec<_>>(), [160], "{}", found.1);
     let pid = target.pid().to_string();

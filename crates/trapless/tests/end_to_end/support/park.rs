@@ -285,6 +285,24 @@ impl Drop for Stepper {
     }
 }
 
+/// The processors that a thread may run on.
+pub fn processors_of(tid: i32) -> Vec<usize> {
+    let set = processors(tid);
+    // SAFETY: numbers are within a set.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+/// Has a thread run on one of them only, from now on.
+pub fn keep_on(tid: i32, processor: usize) {
+    // SAFETY: a set is bits, of which none may be in it, and the number is within it.
+    let set = unsafe {
+        let mut one = zeroed();
+        libc::CPU_SET(processor, &mut one);
+        one
+    };
+    run_on(tid, &set);
+}
+
 /// Where a thread may run; 0 is the calling one.
 fn processors(tid: i32) -> libc::cpu_set_t {
     // SAFETY: a set is bits, of which none may be in it, and the call writes no more than one.

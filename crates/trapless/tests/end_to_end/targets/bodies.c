@@ -11,12 +11,20 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#if defined __x86_64__
+#define VECTOR "+x"
+#elif defined __aarch64__
+#define VECTOR "+w"
+#else
+#define VECTOR "+d"
+#endif
+
 __attribute__((noinline, noclone)) long probed(long x, double y) {
-    asm volatile("" : "+r"(x), "+x"(y));
+    asm volatile("" : "+r"(x), VECTOR(y));
     return 3 * x + (long)y;
 }
 __attribute__((noinline, noclone)) double half(double y) {
-    asm volatile("" : "+x"(y));
+    asm volatile("" : VECTOR(y));
     return y / 2;
 }
 
