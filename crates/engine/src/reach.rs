@@ -53,7 +53,7 @@ pub fn leads_into(
     sessions: &[&FoundSession],
     all: &[Checked],
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
-    let Ok(maps) = process.maps_with_guards() else { return Err(MemoryError::Gone) };
+    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let stacks = Stacks::new(process, stopped, &maps, all);
     let of_bodies = sessions.iter().map(|session| stacks_in_use(process, &session.header));
     let of_bodies: Vec<Vec<(u64, u64)>> = of_bodies.collect::<Result<_, _>>()?;
@@ -160,17 +160,24 @@ pub fn live_words(
         return Ok(Searched::TooMuch);
     };
     words.retain(counts);
-    let stack_pointers: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp_value()).collect();
-    let mut remains = below_stack_pointers(stopped, maps);
+    if words.is_empty() {
+        return Ok(Searched::Whole(words));
+    }
+    let apart = stacks.apart();
+    let stack_pointers = stacks.stack_pointers()?;
+    let mut remains = below_stack_pointers(stopped, apart);
     let (left, mut live): (Vec<Word>, Vec<Word>) =
-        words.into_iter().partition(|word| note(&mut remains, maps, &stack_pointers, word.at));
+        words.into_iter().partition(|word| note(&mut remains, apart, &stack_pointers, word.at));
     if !left.is_empty() {
         let ours = all.iter().flat_map(|header| regions(header)).chain(skip.iter().cloned());
         let skip: Vec<_> = remains.iter().map(|remains| remains.range.clone()).chain(ours).collect();
         let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
         // Where a handler on another stack goes back to, not all is left behind, and what leads on from there was not
         // looked at.
-        let is_among = |sp: &u64| remains.iter().any(|remains| remains.range.contains(sp));
+        let is_among = |&sp: &u64| {
+            let at = stacks.on_stack(sp);
+            remains.iter().any(|remains| remains.range.contains(&at))
+        };
         let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some())
             || stacks.left()?.iter().any(is_among);
         let leads = |words: &[Word]| {
@@ -272,14 +279,14 @@ struct Frames<'m> {
 }
 
 impl<'m> Frames<'m> {
-    fn of(stacks: &Stacks<'m>) -> Result<Self, MemoryError> {
-        let &Stacks { process, stopped, maps, .. } = stacks;
-        let left = stacks.left()?;
-        let threads = stopped.threads().iter().map(|thread| thread.registers());
-        let places: Vec<RemoteAddr> = threads
-            .flat_map(|registers| [RemoteAddr(registers.sp_value()), registers.thread_pointer()])
-            .chain(left.iter().copied().map(RemoteAddr))
-            .collect();
+    fn of(stacks: &'m Stacks<'_>) -> Result<Self, MemoryError> {
+        let &Stacks { process, stopped, .. } = stacks;
+        let (maps, left) = (stacks.apart(), stacks.left()?);
+        let left: Vec<u64> = left.iter().map(|&sp| stacks.on_stack(sp)).collect();
+        let pointers = stopped.threads().iter().map(|thread| thread.registers().thread_pointer());
+        let stack_pointers = stacks.stack_pointers()?;
+        let on_stacks = left.iter().chain(&stack_pointers).copied().map(RemoteAddr);
+        let places: Vec<RemoteAddr> = pointers.chain(on_stacks).collect();
         let is_stack = |mapping: &&Mapping| {
             mapping.is_special("[stack]") || places.iter().any(|&place| mapping.contains(place))
         };

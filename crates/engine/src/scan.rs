@@ -141,7 +141,7 @@ pub fn led_into(
     if ranges.ranges.is_empty() {
         return Ok(Led { to: Vec::new(), is_whole: true });
     }
-    let Ok(maps) = process.maps_with_guards() else { return Err(MemoryError::Gone) };
+    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let goroutines = match goroutines {
         [] => None,
         lists => goroutines::Stacks::of(process, lists)?,
@@ -184,7 +184,7 @@ pub fn words_near_stack_pointers(
 ) -> Result<Option<Vec<Word>>, MemoryError> {
     const NEAR: u64 = 64 << 10;
     const MOST_WORDS: usize = 1 << 12;
-    let Ok(maps) = process.maps_with_guards() else { return Err(MemoryError::Gone) };
+    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let stacks = Stacks::new(process, stopped, &maps, slice::from_ref(session));
     let words = stacks.words_into(ranges, |_, _| Ok(NEAR))?;
     Ok((words.len() <= MOST_WORDS).then_some(words))

@@ -141,8 +141,9 @@ fn pages(process: &Process, maps: &Mappings, skip: &[Range<u64>]) -> Result<Opti
         return Ok(None);
     }
     let mut found = PageRanges::default();
+    let skip = whole_pages(skip);
     for (mapping, pages) in searched() {
-        for part in without(mapping.start.0..mapping.end.0, skip) {
+        for part in without(mapping.start.0..mapping.end.0, &skip) {
             map.find(part, pages, &mut found).map_err(|errno| unreadable(process, errno))?;
         }
     }
@@ -178,17 +179,32 @@ fn pages_of(mapping: &Mapping) -> Option<Pages> {
     }
 }
 
-/// What is left of `range` without the whole pages that lie in `skip`.
-fn without(range: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut left = vec![range];
+/// The whole pages that lie in `skip`, ascending and apart: of threads there may be many, and each has its own.
+fn whole_pages(skip: &[Range<u64>]) -> Vec<Range<u64>> {
     let whole = |skip: &Range<u64>| skip.start.next_multiple_of(page_size())..skip.end & !(page_size() - 1);
-    for skip in skip.iter().map(whole).filter(|skip| skip.start < skip.end) {
-        left = left
-            .into_iter()
-            .flat_map(|range| [range.start..range.end.min(skip.start), range.start.max(skip.end)..range.end])
-            .filter(|range| range.start < range.end)
-            .collect();
+    let mut all: Vec<_> = skip.iter().map(whole).filter(|skip| skip.start < skip.end).collect();
+    all.sort_unstable_by_key(|skip| skip.start);
+    all.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+    all
+}
+
+/// What is left of `range` without what is skipped.
+fn without(range: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut start = range.start;
+    let first = skip.partition_point(|skip| skip.end <= start);
+    for skip in skip[first..].iter().take_while(|skip| skip.start < range.end) {
+        left.push(start..skip.start);
+        start = skip.end;
     }
+    left.push(start..range.end);
+    left.retain(|range| range.start < range.end);
     left
 }
 
@@ -302,14 +318,15 @@ mod tests {
     #[test]
     fn what_is_skipped_is_cut_out() {
         let pages = |range: &Range<u64>| range.start * PAGE..range.end * PAGE;
-        let skip = [10..20, 30..40].map(|skip| pages(&skip));
+        // In any order, and one in the other.
+        let skip = [32..35, 30..40, 10..15, 15..20].map(|skip| pages(&skip));
         let cases = [(0..50, vec![0..10, 20..30, 40..50]), (12..18, vec![]), (15..50, vec![20..30, 40..50])];
         for (range, left) in cases {
             let left: Vec<_> = left.iter().map(pages).collect();
-            assert_eq!(without(pages(&range), &skip), left, "{range:?}");
+            assert_eq!(without(pages(&range), &whole_pages(&skip)), left, "{range:?}");
             // A page of which a part is not skipped is looked at.
             let inner = skip.clone().map(|skip| skip.start - 8..skip.end + 8);
-            assert_eq!(without(pages(&range), &inner), left, "{range:?}");
+            assert_eq!(without(pages(&range), &whole_pages(&inner)), left, "{range:?}");
         }
     }
 

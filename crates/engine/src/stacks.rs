@@ -54,6 +54,7 @@ pub struct Stacks<'s> {
     /// Its sessions, on whose stacks bodies run.
     pub all: &'s [Checked],
     left: OnceCell<Vec<u64>>,
+    apart: OnceCell<Mappings>,
 }
 
 impl<'s> Stacks<'s> {
@@ -64,7 +65,7 @@ impl<'s> Stacks<'s> {
         maps: &'s Mappings,
         all: &'s [Checked],
     ) -> Self {
-        Self { process, stopped, maps, all, left: OnceCell::new() }
+        Self { process, stopped, maps, all, left: OnceCell::new(), apart: OnceCell::new() }
     }
 
     /// The words in use that lead into `ranges`; of each stack so many bytes from the stack pointer on, at
@@ -86,6 +87,22 @@ impl<'s> Stacks<'s> {
         }
         let left = self.look(&Ranges::default(), |_, _| Ok(MOST_OF_STACKS), &mut Vec::new())?;
         Ok(self.left.get_or_init(|| left))
+    }
+
+    /// The mappings, with stacks told apart that lie in one ([`Process::with_guards`]). That takes a look at all memory.
+    pub fn apart(&self) -> &Mappings {
+        self.apart.get_or_init(|| self.process.with_guards(self.maps))
+    }
+
+    /// Where all threads are on the program's stacks.
+    pub fn stack_pointers(&self) -> Result<Vec<u64>, MemoryError> {
+        let threads = self.stopped.threads().iter();
+        threads.map(|thread| Ok(self.on_stack(self.programs(thread.registers().sp_value())?))).collect()
+    }
+
+    /// Where a stack pointer is on its stack: of one that has overflowed, or is about to, its lowest address.
+    pub fn on_stack(&self, sp: u64) -> u64 {
+        stack_of(self.apart(), sp).map_or(sp, |first| sp.max(self.apart()[first].start.0))
     }
 
     /// Looks at all stacks. Adds the words, and tells the stack pointers that contexts led to.
@@ -172,10 +189,7 @@ impl<'s> Stacks<'s> {
 
     /// What is in use of the stack that `sp` points into, `most` bytes above it at the most.
     fn in_use(&self, sp: u64, most: u64) -> Option<Range<u64>> {
-        let is_of_stack = |mapping: &Mapping| mapping.perms.read && mapping.perms.write;
-        let above = self.maps.partition_point(|mapping| mapping.end.0 <= sp);
-        let is_near = |mapping: &&Mapping| mapping.start.0 <= sp.saturating_add(OVERFLOW);
-        let first = above + self.maps[above..].iter().take_while(is_near).position(is_of_stack)?;
+        let first = stack_of(self.maps, sp)?;
         let (mut end, most) = (self.maps[first].start, sp.saturating_add(most) & !7);
         for mapping in &self.maps[first..] {
             if mapping.start != end || !is_of_stack(mapping) || end.0 >= most {
@@ -189,6 +203,20 @@ impl<'s> Stacks<'s> {
         let end = end.0.min(most);
         (start < end).then_some(start..end)
     }
+}
+
+fn is_of_stack(mapping: &Mapping) -> bool {
+    mapping.perms.read && mapping.perms.write
+}
+
+/// The lowest mapping of the stack that a stack pointer belongs to, which may be below it, in the guard.
+fn stack_of(maps: &Mappings, sp: u64) -> Option<usize> {
+    let above = maps.partition_point(|mapping| mapping.end.0 <= sp);
+    // However large that is.
+    let guard = maps.get(above).filter(|mapping| mapping.start.0 <= sp).map_or(sp, |mapping| mapping.end.0);
+    let most = guard.max(sp.saturating_add(OVERFLOW));
+    let is_near = |mapping: &&Mapping| mapping.start.0 <= most;
+    Some(above + maps[above..].iter().take_while(is_near).position(is_of_stack)?)
 }
 
 /// What was looked at: where each part begins and ends. Parts do not touch.

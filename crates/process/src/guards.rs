@@ -3,29 +3,25 @@
 //! glibc has ended the stacks of threads by them since 2.42, where it had protected a part of each mapping before. So nothing keeps neighbouring
 //! stacks apart in the list of mappings, and the kernel makes one of many. Who asks where a stack ends needs them as they were.
 
-use crate::{Mapping, Mappings, PageRanges, Pagemap, ProcError, Process};
+use crate::{Mapping, Mappings, PageRanges, Pagemap, Process};
 use std::ops::Range;
 
-/// How much of the memory of a process is looked at that may be guards: it may as well be swapped out, or made by a program to keep us busy.
+/// How much memory is looked at that may be guards: it may as well be swapped out.
 const MOST: u64 = 4 << 30;
 
-/// So many guards are told at most: one for each thread that there can be.
+/// More are not told: a program can make as many as it likes.
 const MOST_GUARDS: usize = 1 << 16;
 
 impl Process {
-    /// Its mappings now, of which those of private anonymous memory that can be written end at guards, and a guard is one without rights: as if all guards had been made by
-    /// `mprotect`. Where the kernel does not tell guards (before 6.15), or they are beyond all measure, the mappings as they are listed.
-    ///
-    /// # Errors
-    /// [`ProcError`] if it ended or the text makes no sense.
-    pub fn maps_with_guards(&self) -> Result<Mappings, ProcError> {
-        let maps = self.maps()?;
-        let guards = Pagemap::open(self).ok().and_then(|pagemap| guards(pagemap, &maps));
-        Ok(guards.map_or_else(|| maps.clone(), |guards| maps.cut_at(&guards)))
+    /// Its mappings, of which those of private anonymous memory that can be written end at guards, and a guard is one without rights: as if all guards had been made
+    /// by `mprotect`. Where the kernel does not tell guards (before 6.15), or that is beyond all measure, as they are listed.
+    pub fn with_guards(&self, maps: &Mappings) -> Mappings {
+        let guards = Pagemap::open(self).ok().and_then(|pagemap| guards(pagemap, maps));
+        guards.map_or_else(|| maps.clone(), |guards| maps.cut_at(&guards))
     }
 }
 
-/// The guards of all private anonymous mappings, ascending; `None` where they are not told.
+/// The guards of all such mappings, ascending; `None` where they are not told.
 fn guards(mut pagemap: Pagemap, maps: &Mappings) -> Option<Vec<Range<u64>>> {
     // Kernels that have guards can look for them.
     if !pagemap.is_quick() {
@@ -35,10 +31,8 @@ fn guards(mut pagemap: Pagemap, maps: &Mappings) -> Option<Vec<Range<u64>>> {
         |mapping: &&Mapping| mapping.inode == 0 && mapping.perms.write && !mapping.perms.shared;
     let (mut guards, mut left) = (PageRanges::default(), MOST);
     for mapping in maps.iter().filter(may_have_guards) {
-        pagemap.find_guards(mapping.start.0..mapping.end.0, &mut left, &mut guards).ok()?;
-        if left == 0 || guards.ranges.len() > MOST_GUARDS {
-            return None;
-        }
+        let most = (&mut left, MOST_GUARDS);
+        pagemap.find_guards(mapping.start.0..mapping.end.0, most, &mut guards).ok()?;
     }
     Some(guards.ranges)
 }
@@ -46,7 +40,7 @@ fn guards(mut pagemap: Pagemap, maps: &Mappings) -> Option<Vec<Range<u64>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Perms, page_size, parse_maps};
+    use crate::{Errno, Perms, page_size, parse_maps};
 
     #[test]
     fn guards_are_mappings_that_nobody_may_touch() {
@@ -78,6 +72,14 @@ mod tests {
         assert_eq!(ends[rest..], [1, 4, 6, 10].map(|end| pages(0..end).end));
         let rights: Vec<bool> = parts[rest..].iter().map(|part| part.perms != Perms::default()).collect();
         assert_eq!(rights, [false, true, false, true]);
+        let find = |mut bytes: u64, ranges: usize| {
+            let mut found = PageRanges::default();
+            let found = Pagemap::own().find_guards(pages(0..10), (&mut bytes, ranges), &mut found);
+            found.map(|()| bytes)
+        };
+        assert_eq!(find(MOST, 1), Err(Errno(libc::E2BIG)));
+        // What the kernel tells at once takes nothing.
+        assert!([Ok(0), Ok(3 * page as u64)].contains(&find(3 * page as u64, 2)));
         // SAFETY: what was mapped above.
         unsafe { libc::munmap(at, 10 * page) };
     }

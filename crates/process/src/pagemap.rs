@@ -81,6 +81,8 @@ const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
+/// Of Linux 6.16.
+const IS_GUARD: u64 = 1 << 8;
 
 impl Pagemap {
     /// Opens the page map of a process.
@@ -111,25 +113,36 @@ impl Pagemap {
         if self.scans { self.scan(range, pages, found) } else { self.read(range, pages, found) }
     }
 
-    /// Adds the guards within a range, in pieces. Of the memory that may be one, no more than `most` bytes are looked at, which becomes what is left of that.
+    /// Adds the guards within a range. Where the kernel calls them swapped out and nothing else (before 6.16), each page of which it says that is looked at; that
+    /// takes the bytes from `most`, until there are none.
     ///
     /// # Errors
-    /// [`Errno`] where the kernel cannot look for them quickly.
+    /// [`Errno`] where the kernel cannot look for them quickly; `E2BIG` where that would be too much, or they are more than `most_ranges`.
     pub(crate) fn find_guards(
         &self,
         range: Range<u64>,
-        most: &mut u64,
+        (most, most_ranges): (&mut u64, usize),
         found: &mut PageRanges,
     ) -> Result<(), Errno> {
-        // The kernel calls them swapped out.
+        let is_room = |found: &PageRanges| match found.ranges.len() <= most_ranges {
+            true => Ok(()),
+            false => Err(Errno(libc::E2BIG)),
+        };
+        let told = self.scan_each(range.clone(), (0, IS_GUARD), |region| {
+            found.add(region.start..region.end, false);
+            is_room(found)
+        });
+        if told != Err(Errno(libc::EINVAL)) {
+            return told;
+        }
         self.scan_each(range, (0, IS_SWAPPED), |region| {
-            let end = region.end.min(region.start.saturating_add(*most));
-            *most -= end - region.start;
-            self.read_each(region.start..end, |at, entry| {
+            *most = most.checked_sub(region.end - region.start).ok_or(Errno(libc::E2BIG))?;
+            self.read_each(region.start..region.end, |at, entry| {
                 if entry.is_guard() {
                     found.add(at..at + page_size(), false);
                 }
-            })
+            })?;
+            is_room(found)
         })
     }
 
@@ -199,7 +212,8 @@ impl Pagemap {
 
     /// What the kernel says of each page of a range.
     fn read_each(&self, range: Range<u64>, mut each: impl FnMut(u64, Entry)) -> Result<(), Errno> {
-        let mut entries = vec![0u8; 64 << 10];
+        let pages = (range.end.saturating_sub(range.start)) / page_size();
+        let mut entries = vec![0u8; (8 * pages).min(64 << 10) as usize];
         let mut start = range.start;
         while start < range.end {
             let wanted = entries.len().min(((range.end - start) / page_size() * 8) as usize);

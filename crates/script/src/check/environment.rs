@@ -179,7 +179,8 @@ impl Machine {
     /// use trapless_script::{check::environment::Machine, ir::Context};
     /// assert_eq!(Machine::X86_64.register("di"), Some(Context::Register(5)));
     /// assert_eq!(Machine::AARCH64.register("sp"), Some(Context::Register(31)));
-    /// assert_eq!(Machine::AARCH64.register("di"), None);
+    /// assert_eq!(Machine::AARCH64.register("x9"), Machine::AARCH64.register("r9"));
+    /// assert_eq!([Machine::AARCH64, Machine::X86_64].map(|m| m.register("xmm")), [None; 2]);
     /// assert_eq!(Machine::POWERPC64LE.register("nip"), Some(Context::InstructionPointer));
     /// ```
     #[must_use]
@@ -187,7 +188,10 @@ impl Machine {
         if matches!(name, "ip" | "pc") || name == self.instruction_pointer {
             return Some(Context::InstructionPointer);
         }
-        let number = self.registers.iter().position(|known| *known == name)?;
+        // The kernel's names for those of arm64 are not those that disassemblers write.
+        let own = name.strip_prefix('x').filter(|_| *self == Self::AARCH64);
+        let is_it = |known: &&str| *known == name || own.is_some() && known.strip_prefix('r') == own;
+        let number = self.registers.iter().position(is_it)?;
         Some(Context::Register(number as u8))
     }
 }

@@ -41,7 +41,7 @@ static void *work(void *unused) {
 }
 
 /* Where frames have room for a return address that nobody has saved there, it is what calls before have left. That would keep memory. */
-static __attribute__((noinline)) void overwrite(void) { volatile char junk[8192]; for (unsigned i = 0; i < sizeof junk; i++) junk[i] = 1; }
+__attribute__((noinline)) void overwrite(void) { volatile char junk[8192]; for (unsigned i = 0; i < sizeof junk; i++) junk[i] = 1; }
 
 int main(void) {
     char line[64];
@@ -56,7 +56,9 @@ int main(void) {
         if (*line == 'f') fact(10);
         if (*line == 's') for (int i = 0; i < 5; i++) { slow(0); slow(3000); }
         if (*line == 'n') never();
+#ifdef __powerpc64__
         overwrite();
+#endif
         printf("done\n");
         fflush(stdout);
     }

@@ -362,10 +362,15 @@ fn a_word_that_points_to_where_nothing_was_written_saves_no_context() {
     }
 }
 
-/// Two stacks without a thread, one above the other, and between them a guard of the kind that the argument says.
+/// Two stacks without a thread, one above the other, and between them a guard of the kind that the arguments say. Another thread may stand in that: its
+/// stack, the upper one, is full.
 const GUARDED_STACKS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #define STACK (1 << 20)
 #define GUARD (64 << 10)
 #ifndef MADV_GUARD_INSTALL
@@ -375,19 +380,45 @@ long subject(long x);
 #include "assembly.h"
 ASSEMBLED(subject, TWICE_AND_ONE_AT_ONCE)
 static volatile long calls, held;
+static char *guard;
+static void *stand(void *at) {
+#if defined __x86_64__
+    __asm__ volatile("mov %0, %%rsp; 1: jmp 1b" :: "r"(at));
+#elif defined __i386__
+    __asm__ volatile("mov %0, %%esp; 1: jmp 1b" :: "r"(at));
+#elif defined __aarch64__
+    __asm__ volatile("mov sp, %0; 1: b 1b" :: "r"(at));
+#else
+    __asm__ volatile("mr 1, %0; 1: b 1b" :: "r"(at));
+#endif
+    return NULL;
+}
+/* Whether the kernel says of a page that it is a guard. */
+static int is_told(char *page) {
+    unsigned long long entry = 0;
+    int file = open("/proc/self/pagemap", O_RDONLY);
+    if (pread(file, &entry, sizeof entry, (long)page / sysconf(_SC_PAGESIZE) * 8) != sizeof entry) return 0;
+    close(file);
+    return entry >> 58 & 1;
+}
+/* By itself, so that no register and no local variable goes on holding addresses. */
 static __attribute__((noinline)) int set_up(int is_within) {
     char *map = mmap(NULL, 2 * STACK + 3 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *lower = map + GUARD, *guard = lower + STACK, *upper = guard + GUARD;
+    char *lower = map + GUARD, *upper = lower + STACK + GUARD;
+    guard = lower + STACK;
     mprotect(lower, 2 * STACK + GUARD, PROT_READ | PROT_WRITE);
     if (is_within ? madvise(guard, GUARD, MADV_GUARD_INSTALL) : mprotect(guard, GUARD, PROT_NONE)) return 0;
+    if (is_within && !is_told(guard)) return 0;
     lower[STACK - 1] = upper[STACK - GUARD] = upper[STACK - 1] = 1;
     printf("ready %lx %lx %lx %lx\n", (long)(lower + STACK), (long)(upper + STACK), (long)&held, (long)&calls);
     fflush(stdout);
     return 1;
 }
 int main(int argc, char **argv) {
-    (void)argv;
-    if (!set_up(argc > 1)) { puts("ready 0 0 0 0"); fflush(stdout); getchar(); return 0; }
+    pthread_t one;
+    if (!set_up(!strcmp(argv[1], "within"))) { puts("ready 0 0 0 0"); fflush(stdout); getchar(); return 0; }
+    if (argc > 2) pthread_create(&one, NULL, stand, guard + GUARD - 64);
+    guard = NULL;
     for (long x = 0;; x++) { subject(x); calls++; }
 }
 "#;
@@ -395,14 +426,17 @@ int main(int argc, char **argv) {
 /// What points into one stack leads nobody to what calls have left on another one. glibc keeps a list of those stacks that no thread is on, in the stacks.
 #[test]
 fn guards_within_a_mapping_keep_stacks_apart() {
-    let program = Program::build("guarded", GUARDED_STACKS, &[]);
-    for arguments in [&[][..], &["within"]] {
-        for (name, is_upper, below, is_kept) in
-            [("the lower one", false, 8, false), ("the upper one, deeper", true, 1000, true)]
-        {
-            let target = program.start(arguments);
+    let program = Program::build("guarded", GUARDED_STACKS, &["-pthread"]);
+    for kind in ["protected", "within"] {
+        for (name, is_upper, below, is_full, is_kept) in [
+            ("the lower one", false, 8, false, false),
+            ("the upper one, deeper", true, 1000, false, true),
+            ("of a thread that has no room left", false, 8, true, true),
+        ] {
+            let arguments = [kind, "full"];
+            let target = program.start(&arguments[..if is_full { 2 } else { 1 }]);
             if target.address(0) == 0 {
-                return trapless_testing::inapplicable!("the kernel has no guards within mappings");
+                return trapless_testing::inapplicable!("the kernel does not tell guards within mappings");
             }
             let (pid, before) = (target.pid(), target.text());
             let [lower, upper, held, calls] = [0, 1, 2, 3].map(|index| target.address(index));
@@ -413,8 +447,9 @@ fn guards_within_a_mapping_keep_stacks_apart() {
             target.write(upper - 256, &(arena + 64).to_le_bytes());
             target.write(held, &(if is_upper { upper - below } else { lower - below }).to_le_bytes());
             tool.interrupt();
-            assert_eq!(kept(pid), usize::from(is_kept), "{name}, {arguments:?}");
+            assert_eq!(kept(pid), usize::from(is_kept), "{name}, {kind}");
             target.write(held, &0u64.to_le_bytes());
+            target.write(upper - 256, &0u64.to_le_bytes());
             detach(pid);
             before.assert_restored(pid);
         }
