@@ -291,6 +291,14 @@ impl Parser<'_> {
         if let Some(constant) = text.strip_prefix('i') {
             return number(constant).map(Source::Constant).ok_or(NotRead::Malformed);
         }
+        // The sum of two registers, as `sys/sdt.h` has it of memory ("Z"). As the first, register 0 is the number 0.
+        if let Some((first, second)) = text.split_once(',') {
+            let [first, second] = [first, second].map(|name| register(name.trim()));
+            return Ok(match first? {
+                0 => self.memory_at(second?, None, 0),
+                first => self.memory_at(first, Some((second?, 0)), 0),
+            });
+        }
         let Some((offset, base)) = text.split_once('(') else {
             return Ok(Source::Read(Operand::Register(register(text)?), 0));
         };

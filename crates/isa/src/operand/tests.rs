@@ -152,7 +152,11 @@ fn operands_of_powerpc() {
             (8, "8(0)", Err(NotRead::Address)),
             (8, "32", Err(NotRead::Register)),
             (8, "%f1", Err(NotRead::Register)),
-            (8, "8,9", Err(NotRead::Register)),
+            (8, "8,9", memory(8, Some((9, 0)), 0, 8)),
+            (4, "%r31, 0", memory(31, Some((0, 0)), 0, 4)),
+            (8, "0,9", memory(9, None, 0, 8)),
+            (8, "8,32", Err(NotRead::Register)),
+            (8, "8,9,10", Err(NotRead::Register)),
             (8, "(1", Err(NotRead::Malformed)),
         ],
     );

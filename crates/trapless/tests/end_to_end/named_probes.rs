@@ -1,6 +1,6 @@
 //! What scripts call their probes and compute with their names, how many there are, and how deep a call was.
-// Its programs are in assembly of these.
-#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+// Scripts of 32-bit programs run at traps.
+#![cfg(not(target_arch = "x86"))]
 
 use crate::support::Program;
 use crate::support::tool::{Ran, finish, trapless};

@@ -1,6 +1,6 @@
 //! What scripts read plainly of a program's memory, and what the program takes away: it lives, and what is told is what was there.
-// Its programs are in assembly of these.
-#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+// Scripts of 32-bit programs run at traps.
+#![cfg(not(target_arch = "x86"))]
 
 use crate::support::Program;
 use crate::support::live::{Live, does};

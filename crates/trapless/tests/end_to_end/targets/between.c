@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define SIZE (1L << 16)
-/* Whole pages, whether they have 4 KiB or, as on arm64, up to 64. */
+/* Whole pages, whether they have 4 KiB or, as on arm64 and powerpc64le, up to 64. */
 #define PAGE 65536L
 
 __attribute__((noinline, noclone)) long probed(const char *text) {
@@ -24,6 +24,12 @@ __attribute__((noinline, noclone)) void framed(const char *text) {
 #ifdef __x86_64__
     asm volatile("push %%rbp\n mov %%rdi, %%rbp\n call probed\n pop %%rbp"
                  : "+D"(text) : : "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "memory");
+#elif defined __powerpc64__
+    register const char *first asm("r3") = text;
+    /* Below what a function without a frame may use. */
+    asm volatile("stdu 1, -576(1)\n std 31, 568(1)\n mr 31, 3\n bl probed\n nop\n ld 31, 568(1)\n addi 1, 1, 576"
+                 : "+r"(first) : : "r0", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr", "ctr", "cr0", "cr1", "cr5", "cr6",
+                   "cr7", "xer", "memory");
 #else
     register const char *first asm("x0") = text;
     asm volatile("stp x29, x30, [sp, #-16]!\n mov x29, x0\n bl probed\n ldp x29, x30, [sp], #16"

@@ -29,6 +29,9 @@ KEPT int deep(int left) {
 #ifdef __x86_64__
 #define EIGHT ".nops 8\n"
 #define COUNT_DOWN "dec %0\n jnz 990b\n"
+#elif defined __powerpc64__
+#define EIGHT "nop\n nop\n"
+#define COUNT_DOWN "addic. %0, %0, -1\n bne 990b\n"
 #else
 #define EIGHT "nop\n nop\n"
 #define COUNT_DOWN "subs %0, %0, #1\n b.ne 990b\n"

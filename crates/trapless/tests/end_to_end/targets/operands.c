@@ -23,8 +23,22 @@
 #define CONSTANT "8@1"
 #define ANYWHERE "8@[x0] -4@[sp, x0, lsl 3]"
 #define UNKNOWN "8@[x0, w0, sxtw]"
+#elif defined(__powerpc64__)
+#define NOP "nop\n"
+#define PLACE "r3"
+#define IN_PLACE "8@3"
+#define CONSTANT "8@i1"
+#define ANYWHERE "8@0(3) -4@3,1"
+#define UNKNOWN "8@0(3"
 #else
 #error "scripts have no native code here"
+#endif
+/* Numbers of registers and constants look alike there, and notes have no registers of floating-point numbers. */
+#ifdef __powerpc64__
+#define OPERAND(name) "%I[" name "]%[" name "]"
+#define VECTOR "m"
+#else
+#define OPERAND(name) "%[" name "]"
 #endif
 #define NOTE(name, arguments) \
     "990: " NOP \
@@ -43,11 +57,11 @@
     "_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n" \
     ".popsection\n.endif\n"
 #define PROBE(name, a, b) \
-    __asm__ volatile(NOTE(name, "%n[sa]@%[va] %n[sb]@%[vb]") \
+    __asm__ volatile(NOTE(name, "%n[sa]@" OPERAND("va") " %n[sb]@" OPERAND("vb")) \
                      :: [sa] "n"(SIZE(a)), [va] "nor"(a), [sb] "n"(SIZE(b)), [vb] "nor"(b))
 /* In memory, wherever the compiler finds it best, and with an index. */
 #define PROBE_MEMORY(name, a, b) \
-    __asm__ volatile(NOTE(name, "%n[sa]@%[va] %n[sb]@%[vb]") \
+    __asm__ volatile(NOTE(name, "%n[sa]@" OPERAND("va") " %n[sb]@" OPERAND("vb")) \
                      :: [sa] "n"(SIZE(a)), [va] "n"(a), [sb] "n"(SIZE(b)), [vb] "m"(b))
 #define PROBE_FLOATS(name, a, b) \
     __asm__ volatile(NOTE(name, "8f@%[va] 4f@%[vb]") :: [va] VECTOR(a), [vb] VECTOR(b))
