@@ -285,7 +285,7 @@ mod tests {
             (0x8000, 0x9000, false, 0x3000, 0),
         ];
         assert_eq!(parts, expected);
-        assert_eq!(maps.cut_at(&[0x2000..0x6000]).len(), 4);
+        assert_eq!(maps.cut_at(std::slice::from_ref(&(0x2000..0x6000))).len(), 4);
         assert_eq!(maps.cut_at(&[]), maps);
     }
 
