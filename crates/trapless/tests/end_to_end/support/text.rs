@@ -38,9 +38,19 @@ fn words_into(pid: i32, ranges: &[Range<u64>]) -> String {
         if end - start > 1 << 30 {
             continue;
         }
-        // Page by page: none can be read of a guard within a mapping.
-        for start in (start..end).step_by(4096) {
-            let Ok(bytes) = read(pid, start, 4096) else { continue };
+        const PIECE: u64 = 1 << 20;
+        for start in (start..end).step_by(PIECE as usize) {
+            let end = end.min(start + PIECE);
+            // Page by page where some cannot be read, such as a guard within a mapping.
+            let mut bytes = vec![0; (end - start) as usize];
+            match read(pid, start, bytes.len()) {
+                Ok(read) => bytes = read,
+                Err(_) => {
+                    for (page, at) in bytes.chunks_mut(4096).zip((start..).step_by(4096)) {
+                        read(pid, at, page.len()).into_iter().for_each(|read| page.copy_from_slice(&read));
+                    }
+                }
+            }
             for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
                 let value = u64::from_le_bytes(word.try_into().unwrap());
                 if ranges.iter().any(|range| range.contains(&value)) {
