@@ -428,7 +428,12 @@ fn what_a_killed_tool_leaves_is_taken_out() {
     for _ in 0..5 {
         let live = Live::run(&target, &with_registers(&script));
         live.tool.kill();
-        detach(target.pid());
+        let left = detach(target.pid()).json();
+        // There, what bodies leave on stacks may keep memory, which is told.
+        if cfg!(target_arch = "powerpc64") && left[0]["memory_kept"] == true {
+            assert_eq!(left[0]["left"], 0, "{left:?}");
+            continue;
+        }
         before.assert_restored(target.pid());
     }
     does(&mut target, "call 10");
