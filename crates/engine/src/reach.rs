@@ -36,7 +36,9 @@ use crate::{
 };
 use std::ops::Range;
 use trapless_isa::detour::{STACK_LEVEL, STACK_LEVELS, STACK_SHIFT, STACK_USED};
-use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, page_size};
+use trapless_process::{
+    Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, Thread, page_size,
+};
 use trapless_wire::{Checked, Header};
 
 /// Whether a process has so little memory that all of it could be looked through, if it stood still.
@@ -283,10 +285,10 @@ impl<'m> Frames<'m> {
         let &Stacks { process, stopped, .. } = stacks;
         let (maps, left) = (stacks.apart(), stacks.left()?);
         let left: Vec<u64> = left.iter().map(|&sp| stacks.on_stack(sp)).collect();
-        let pointers = stopped.threads().iter().map(|thread| thread.registers().thread_pointer());
+        let blocks = stopped.threads().iter().map(|thread| RemoteAddr(control_block(process, thread)));
         let stack_pointers = stacks.stack_pointers()?;
         let on_stacks = left.iter().chain(&stack_pointers).copied().map(RemoteAddr);
-        let places: Vec<RemoteAddr> = pointers.chain(on_stacks).collect();
+        let places: Vec<RemoteAddr> = blocks.chain(on_stacks).collect();
         let is_stack = |mapping: &&Mapping| {
             mapping.is_special("[stack]") || places.iter().any(|&place| mapping.contains(place))
         };
@@ -334,24 +336,30 @@ fn note(remains: &mut Vec<Remains>, maps: &Mappings, stack_pointers: &[u64], at:
     true
 }
 
+/// An address in a thread's control block.
+fn control_block(process: &Process, thread: &Thread) -> u64 {
+    let ahead = crate::target::isa(process).facts().ahead_of_pointer;
+    thread.registers().thread_pointer().0.saturating_sub(ahead.into())
+}
+
 /// What lies below the stack pointers of threads on their own stacks.
 fn below_stack_pointers(stopped: &Stopped<'_>, maps: &Mappings) -> Vec<Remains> {
-    let leader = stopped.process().pid().leader();
+    let process = stopped.process();
     let places: Vec<(u64, u64)> = stopped
         .threads()
         .iter()
-        .map(|thread| (thread.registers().sp_value(), thread.registers().thread_pointer().0))
+        .map(|thread| (thread.registers().sp_value(), control_block(process, thread)))
         .collect();
     let mut remains = Vec::new();
-    for (thread, &(sp, thread_pointer)) in stopped.threads().iter().zip(&places) {
+    for (thread, &(sp, block)) in stopped.threads().iter().zip(&places) {
         let Some(mapping) = maps.find(RemoteAddr(sp)) else { continue };
-        let is_main = mapping.is_special("[stack]") && thread.tid() == leader;
-        let is_own = thread_pointer > sp && mapping.contains(RemoteAddr(thread_pointer));
+        let is_main = mapping.is_special("[stack]") && thread.tid() == process.pid().leader();
+        let is_own = block > sp && mapping.contains(RemoteAddr(block));
         if !is_main && !is_own {
             continue;
         }
         // Stacks without guard pages are one mapping: the next one below ends behind its thread's control block.
-        let others = places.iter().flat_map(|&(sp, thread_pointer)| [sp, thread_pointer]);
+        let others = places.iter().flat_map(|&(sp, block)| [sp, block]);
         let next = others.filter(|&at| at < sp && mapping.contains(RemoteAddr(at))).max();
         let start = next.map_or(mapping.start.0, |at| at.next_multiple_of(page_size()));
         remains.push(Remains { range: start..sp.max(start), deep: start + 1..start + 1 });

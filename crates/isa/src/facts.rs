@@ -40,6 +40,8 @@ pub struct Facts {
     /// The capabilities of processors (`AT_HWCAP`, `AT_HWCAP2`) that have vectors of which a system call leaves the first 128 bits alone, and a mode that
     /// it ends.
     pub scalable_vectors: [u64; 2],
+    /// How far ahead of a thread pointer there is something of its thread's control block: 0 where it points there.
+    pub ahead_of_pointer: u16,
     /// Where glibc and musl have a thread's number, from its thread pointer on.
     pub thread_numbers: [ThreadNumber; 2],
     /// Where a function finds its first integer arguments.

@@ -24,6 +24,7 @@ pub(super) static FACTS: Facts = Facts {
     single_additions: Some(1 << 8),
     // `HWCAP_SVE` and `HWCAP2_SME`
     scalable_vectors: [1 << 22, 1 << 23],
+    ahead_of_pointer: 0,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
     arguments: Arguments::Registers(&ARGUMENTS),

@@ -31,6 +31,7 @@ pub(super) static FACTS: Facts = Facts {
     has_exclusives: true,
     single_additions: None,
     scalable_vectors: [0, 0],
+    ahead_of_pointer: BEHIND_TCB as u16 + 8,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(BEHIND_TCB + TCB), ThreadNumber::At(-BEHIND_TCB - 168)],
     arguments: Arguments::Registers(&ARGUMENTS),

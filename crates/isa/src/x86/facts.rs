@@ -48,6 +48,7 @@ pub(super) static X86_64: Facts = Facts {
     has_exclusives: false,
     single_additions: None,
     scalable_vectors: [0, 0],
+    ahead_of_pointer: 0,
     // They have not moved since glibc 2.3.4 and musl 1.1.
     thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
     arguments: Arguments::Registers(&REGISTERS),
@@ -76,6 +77,7 @@ pub(super) static I386: Facts = Facts {
     has_exclusives: false,
     single_additions: None,
     scalable_vectors: [0, 0],
+    ahead_of_pointer: 0,
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };
