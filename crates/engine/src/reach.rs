@@ -17,7 +17,7 @@
 //! 1. it lies below the stack pointer of a thread that runs on its own stack (the main thread's `[stack]`, or the mapping
 //!    that holds the thread's control block above the stack, as C libraries allocate them), or on a stack without a thread:
 //!    `[stack]` or an anonymous mapping into which no stack pointer points, neither a thread's nor one that a handler on another stack goes back
-//!    to ([`crate::stacks`]); and
+//!    to ([`crate::stacks`]), also not into its guard; and
 //! 2. nothing points there. A context that was switched away from keeps its stack pointer somewhere, and that is not above
 //!    what it will pop. So if no word outside of such remains, and no register, points to the word or deeper into
 //!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.) A word that points to
@@ -176,10 +176,7 @@ pub fn live_words(
         let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
         // Where a handler on another stack goes back to, not all is left behind, and what leads on from there was not
         // looked at.
-        let is_among = |&sp: &u64| {
-            let at = stacks.on_stack(sp);
-            remains.iter().any(|remains| remains.range.contains(&at))
-        };
+        let is_among = |sp: &u64| remains.iter().any(|remains| remains.range.contains(sp));
         let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some())
             || stacks.left()?.iter().any(is_among);
         let leads = |words: &[Word]| {
@@ -284,7 +281,6 @@ impl<'m> Frames<'m> {
     fn of(stacks: &'m Stacks<'_>) -> Result<Self, MemoryError> {
         let &Stacks { process, stopped, .. } = stacks;
         let (maps, left) = (stacks.apart(), stacks.left()?);
-        let left: Vec<u64> = left.iter().map(|&sp| stacks.on_stack(sp)).collect();
         let blocks = stopped.threads().iter().map(|thread| RemoteAddr(control_block(process, thread)));
         let stack_pointers = stacks.stack_pointers()?;
         let on_stacks = left.iter().chain(&stack_pointers).copied().map(RemoteAddr);

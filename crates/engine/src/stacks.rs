@@ -54,7 +54,7 @@ pub struct Stacks<'s> {
     /// Its sessions, on whose stacks bodies run.
     pub all: &'s [Checked],
     left: OnceCell<Vec<u64>>,
-    apart: OnceCell<Mappings>,
+    apart: OnceCell<Option<Mappings>>,
 }
 
 impl<'s> Stacks<'s> {
@@ -80,18 +80,18 @@ impl<'s> Stacks<'s> {
         Ok(words)
     }
 
-    /// The stack pointers that threads come back to, on stacks that they are not on, or not in that part of.
+    /// Where threads come back to, on stacks that they are not on, or not in that part of.
     pub fn left(&self) -> Result<&[u64], MemoryError> {
         if let Some(left) = self.left.get() {
             return Ok(left);
         }
         let left = self.look(&Ranges::default(), |_, _| Ok(MOST_OF_STACKS), &mut Vec::new())?;
-        Ok(self.left.get_or_init(|| left))
+        Ok(self.left.get_or_init(|| left.into_iter().map(|sp| self.on_stack(sp)).collect()))
     }
 
     /// The mappings, with stacks told apart that lie in one ([`Process::with_guards`]). That takes a look at all memory.
     pub fn apart(&self) -> &Mappings {
-        self.apart.get_or_init(|| self.process.with_guards(self.maps))
+        self.apart.get_or_init(|| self.process.with_guards(self.maps)).as_ref().unwrap_or(self.maps)
     }
 
     /// Where all threads are on the program's stacks.
@@ -101,8 +101,9 @@ impl<'s> Stacks<'s> {
     }
 
     /// Where a stack pointer is on its stack: of one that has overflowed, or is about to, its lowest address.
-    pub fn on_stack(&self, sp: u64) -> u64 {
-        stack_of(self.apart(), sp).map_or(sp, |first| sp.max(self.apart()[first].start.0))
+    fn on_stack(&self, sp: u64) -> u64 {
+        let maps = self.apart();
+        stack_of(maps, sp).map_or(sp, |first| sp.max(maps[first].start.0))
     }
 
     /// Looks at all stacks. Adds the words, and tells the stack pointers that contexts led to.

@@ -14,10 +14,10 @@ const MOST_GUARDS: usize = 1 << 16;
 
 impl Process {
     /// Its mappings, of which those of private anonymous memory that can be written end at guards, and a guard is one without rights: as if all guards had been made
-    /// by `mprotect`. Where the kernel does not tell guards (before 6.15), or that is beyond all measure, as they are listed.
-    pub fn with_guards(&self, maps: &Mappings) -> Mappings {
-        let guards = Pagemap::open(self).ok().and_then(|pagemap| guards(pagemap, maps));
-        guards.map_or_else(|| maps.clone(), |guards| maps.cut_at(&guards))
+    /// by `mprotect`. `None` where there are none, the kernel does not tell them (before 6.15), or they are beyond all measure.
+    pub fn with_guards(&self, maps: &Mappings) -> Option<Mappings> {
+        let guards = guards(Pagemap::open(self).ok()?, maps)?;
+        (!guards.is_empty()).then(|| maps.cut_at(&guards))
     }
 }
 

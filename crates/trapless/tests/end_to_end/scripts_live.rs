@@ -79,7 +79,8 @@ fn nothing_is_lost_to_handlers_that_call_what_they_interrupt() {
     let told = live.end();
     told.assert_whole();
     let handled = told.value("@handled");
-    assert!(handled > 10, "{handled}");
+    // Emulated, signals come seldom.
+    assert!(handled > if X86 { 100 } else { 10 }, "{handled}");
     let all = CALLS + handled;
     let signal = i64::from(libc::SIGUSR1);
     let sum = CALLS * (CALLS - 1) / 2 + handled * signal;
@@ -428,12 +429,7 @@ fn what_a_killed_tool_leaves_is_taken_out() {
     for _ in 0..5 {
         let live = Live::run(&target, &with_registers(&script));
         live.tool.kill();
-        let left = detach(target.pid()).json();
-        // There, what bodies leave on stacks may keep memory, which is told.
-        if cfg!(target_arch = "powerpc64") && left[0]["memory_kept"] == true {
-            assert_eq!(left[0]["left"], 0, "{left:?}");
-            continue;
-        }
+        detach(target.pid());
         before.assert_restored(target.pid());
     }
     does(&mut target, "call 10");
@@ -446,7 +442,7 @@ fn registers_flags_vectors_and_errno_are_kept() {
     let live = Live::run(
         &target,
         &with_registers("uprobe:scripted:bare {
-            @c = count(); @h = hist(arg0); @a = avg(reg(\"FREE\")); @t[str(arg0), tid, arg2, arg3] = count();
+            @c = count(); @h = hist(arg0); @a = avg(reg(\"FREE\")); @t[str(arg0), tid, reg(\"ARG3\"), reg(\"ARG2\")] = count();
             @l = lhist(arg0, 0, 1000, 10); printf(\"\"); @w = sum(*(uint64 *)arg0); @d[arg0] = 1; _ = delete(@d, arg0);
             @f[arg1, arg2, arg3, arg4, arg5] = count(); @x = sum((int64)(farg0 * 2.5) * 0);
          }

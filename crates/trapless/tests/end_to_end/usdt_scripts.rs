@@ -2,53 +2,28 @@
 // Scripts of 32-bit programs run at traps, and their operands are in `usdt`.
 #![cfg(not(target_arch = "x86"))]
 
-use crate::support::tool::{Tool, run, trapless};
+use crate::support::live::Live;
+use crate::support::tool::run;
 use crate::support::{Program, Target};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 const SOURCE: &str = include_str!("targets/operands.c");
 
-/// A script that runs in a process.
-struct Live {
-    tool: Tool,
-    errors: PathBuf,
-    _dir: tempfile::TempDir,
+/// Runs a script in a process with these flags.
+#[track_caller]
+fn run_by(target: &Target, flags: &[&str], script: &str) -> Live {
+    Live::run_with(&[&["-p", &target.pid().to_string()], flags].concat(), script)
 }
 
-impl Live {
-    #[track_caller]
-    fn run(target: &Target, script: &str) -> Live {
-        Live::run_with(target, &[], script)
-    }
-
-    #[track_caller]
-    fn run_with(target: &Target, flags: &[&str], script: &str) -> Live {
-        let dir = tempfile::tempdir().unwrap();
-        let errors = dir.path().join("errors");
-        let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
-        let pid = target.pid().to_string();
-        let mut tool =
-            Tool::armed_to(&mut trapless(&[&["-e", &script, "-p", &pid][..], flags].concat()), &errors);
-        let line = tool.line();
-        let live = Live { tool, errors, _dir: dir };
-        assert_eq!(line, "armed", "{script}: {}", std::fs::read_to_string(&live.errors).unwrap());
-        live
-    }
-
-    /// Ends it: the values of the keys of `@`, and what it said beside.
-    #[track_caller]
-    fn end(self) -> (BTreeMap<String, i64>, String) {
-        self.tool.signal(libc::SIGINT);
-        let ran = self.tool.ran();
-        let err = std::fs::read_to_string(&self.errors).unwrap();
-        assert_eq!(ran.code, Some(0), "{ran:?} {err}");
-        let entry = |line: &str| {
-            let (key, value) = line.strip_prefix("@[")?.split_once("]: ")?;
-            Some((key.to_owned(), value.parse().ok()?))
-        };
-        (ran.out.lines().filter_map(entry).collect(), err)
-    }
+/// Ends a script: the values of the keys of `@`, and what it said beside.
+#[track_caller]
+fn end(live: Live) -> (BTreeMap<String, i64>, String) {
+    let told = live.end();
+    let entry = |line: &str| {
+        let (key, value) = line.strip_prefix("@[")?.split_once("]: ")?;
+        Some((key.to_owned(), value.parse().ok()?))
+    };
+    (told.out.lines().filter_map(entry).collect(), told.err)
 }
 
 /// Lets the target do everything so often, by which it computes what it would compute alone.
@@ -86,11 +61,11 @@ fn each_place_of_a_probe_tells_its_own_operands_extended_as_their_notes_say() {
         let script = "usdt:operands:app:mixed { @[arg0, (int64)arg1] = count(); }";
         let live = Live::run(&target, script);
         work(&mut target, CALLS);
-        let (found, err) = live.end();
+        let (found, err) = end(live);
         before.assert_restored(target.pid());
-        let live = Live::run_with(&target, &["--mechanism", "step"], script);
+        let live = run_by(&target, &["--mechanism", "step"], script);
         work(&mut target, CALLS);
-        assert_eq!(live.end(), (found.clone(), err.clone()), "by traps");
+        assert_eq!(end(live), (found.clone(), err.clone()), "by traps");
         before.assert_restored(target.pid());
         let values = (0..CALLS).map(|call| call % 100).flat_map(|x| {
             let table = [11, -12, 13, -14][(x & 3) as usize];
@@ -120,7 +95,7 @@ fn floating_point_operands_are_doubles() {
         let script = "usdt:operands:app:floats { @[arg0] = count(); }";
         let live = Live::run(&target, script);
         work(&mut target, 100);
-        let (found, err) = live.end();
+        let (found, err) = end(live);
         assert_eq!(found, entries(0..100), "{err}");
         assert!(err.contains("the script asks for arg0 there: a floating-point number"), "{err}");
     }
@@ -131,9 +106,9 @@ fn floating_point_operands_are_doubles() {
         let script =
             "usdt:operands:app:floats /arg0 > 10.5/ { @[(int64)(arg0 * 2), (int64)(arg1 * 4)] = count(); }";
         for by in [&[][..], &["--mechanism", "step"]] {
-            let live = Live::run_with(&target, by, script);
+            let live = run_by(&target, by, script);
             work(&mut target, 100);
-            let (found, err) = live.end();
+            let (found, err) = end(live);
             let all = (22..100).flat_map(|x| [x, x]).map(|x| format!("{x}, {x}"));
             assert_eq!(found, entries(all), "{flags} {by:?}: {err}");
         }
@@ -149,7 +124,7 @@ fn notes_that_are_wrong_hurt_nobody() {
         let script = "usdt:operands:app:wild { @[arg0, arg1, arg2] = count(); }";
         let live = Live::run(&target, script);
         work(&mut target, 100);
-        let (found, err) = live.end();
+        let (found, err) = end(live);
         before.assert_restored(target.pid());
         assert!(found.keys().all(|key| key.starts_with("0, ")), "{found:?}");
         assert_eq!(found.values().sum::<i64>(), 100, "{found:?} {err}");
@@ -167,7 +142,7 @@ fn places_that_do_not_tell_what_is_asked_for_are_left_out_with_the_reason() {
     let mut target = program.start(&[]);
     let live = Live::run(&target, "usdt:operands:app:odd { @[arg1] = count(); }");
     work(&mut target, 100);
-    let (found, err) = live.end();
+    let (found, err) = end(live);
     assert_eq!(found, entries(0..100));
     assert!(
         err.contains("app:odd")
@@ -186,7 +161,7 @@ fn places_that_do_not_tell_what_is_asked_for_are_left_out_with_the_reason() {
     // What is not asked for does not matter.
     let live = Live::run(&target, "usdt:operands:app:strange { @[arg1] = count(); }");
     work(&mut target, 100);
-    assert_eq!(live.end().0, entries(vec![1; 100]));
+    assert_eq!(end(live).0, entries(vec![1; 100]));
     for script in ["usdt:operands:app:mixed { print(arg12); }", "usdt:operands:app:mixed { print(args); }"] {
         let ran = run(&["-p", &pid, "-e", script]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -213,7 +188,7 @@ fn semaphores_and_several_names_of_a_place() {
          usdt:app:app:many { @[4, arg0, 0] = count(); }",
     );
     assert_eq!(call(&mut target, 50), "1");
-    let (found, err) = live.end();
+    let (found, err) = end(live);
     assert_eq!(call(&mut target, 5), "0");
     let expected = [
         ("1, 1, 0", 50),
@@ -228,7 +203,7 @@ fn semaphores_and_several_names_of_a_place() {
     // Names whose arguments differ cannot be told by one pattern.
     let live = Live::run(&target, "usdt:app:*:*n* { @[arg0] = count(); }");
     call(&mut target, 10);
-    let (_, err) = live.end();
+    let (_, err) = end(live);
     assert!(err.contains("name one of them"), "{err}");
 }
 
@@ -239,6 +214,9 @@ fn operands_of_a_library_that_comes_later_are_told() {
         #ifdef __x86_64__
         #define NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
         #define OPERANDS "-4@%k0 1@$200"
+        #elif defined __powerpc64__
+        #define NOP "nop"
+        #define OPERANDS "-4@%0 1@i200"
         #else
         #define NOP "nop"
         #define OPERANDS "-4@%w0 1@200"
@@ -279,7 +257,7 @@ fn operands_of_a_library_that_comes_later_are_told() {
         target.tell("50");
         assert_eq!(target.line(), format!("sum {}", -3 * 49 * 50 / 2));
     }
-    let (found, err) = live.end();
+    let (found, err) = end(live);
     assert_eq!(
         found,
         entries((0..50).flat_map(|x| [format!("{}, 200", -x), format!("{}, 200", -x)])),
@@ -338,7 +316,7 @@ fn in_a_sandbox_places_with_operands_in_memory_are_left_out_and_the_others_are_n
     let before = target.text();
     let live = Live::run(&target, "usdt:operands:app:mixed { @[arg0] = count(); @last = arg1; }");
     work(&mut target, 50);
-    let (found, err) = live.end();
+    let (found, err) = end(live);
     before.assert_restored(target.pid());
     assert!(err.contains("seccomp filter") && err.contains("--allow-seccomp"), "{err}");
     let of = |place: &str| found.get(place).copied().unwrap_or(0);
@@ -386,7 +364,7 @@ fn operands_are_told_under_signals_and_of_many_threads() {
         let live = Live::run(&target, "usdt:operands:app:mixed { @[arg0, (int64)arg1] = count(); }");
         work(&mut target, 20_000);
         let handled = target.line().strip_prefix("handled ").unwrap().parse::<i64>().unwrap();
-        let (found, err) = live.end();
+        let (found, err) = end(live);
         before.assert_restored(target.pid());
         let calls = 4 * 20_000 / 100;
         for x in 0..100i64 {
@@ -434,6 +412,6 @@ fn probes_of_a_library_tell_their_arguments() {
     );
     target.tell("100");
     assert_eq!(target.line(), "sum 100");
-    let (found, err) = live.end();
+    let (found, err) = end(live);
     assert_eq!(found, [("0, false".to_owned(), 100), ("1, true".to_owned(), 100)].into(), "{err}");
 }

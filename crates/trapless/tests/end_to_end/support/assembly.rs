@@ -36,13 +36,16 @@ pub const GUARDED: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protec
 #[cfg(target_arch = "powerpc64")]
 pub const GUARDED: [&str; 2] = ["-fno-plt", "-fno-plt"];
 
-/// Registers as scripts call them: the first two of a function's arguments, another that is free, the stack pointer. What `scripted.c` has in them is told there.
+/// Registers as scripts call them: the first four of a function's arguments, another that is free, the stack pointer. What `scripted.c` has in them is told there.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-pub const REGISTERS: [(&str, &str); 4] = [("ARG0", "di"), ("ARG1", "si"), ("FREE", "ax"), ("STACK", "sp")];
+pub const REGISTERS: [(&str, &str); 6] =
+    [("ARG0", "di"), ("ARG1", "si"), ("ARG2", "dx"), ("ARG3", "cx"), ("FREE", "ax"), ("STACK", "sp")];
 #[cfg(target_arch = "aarch64")]
-pub const REGISTERS: [(&str, &str); 4] = [("ARG0", "x0"), ("ARG1", "x1"), ("FREE", "x9"), ("STACK", "sp")];
+pub const REGISTERS: [(&str, &str); 6] =
+    [("ARG0", "x0"), ("ARG1", "x1"), ("ARG2", "r2"), ("ARG3", "r3"), ("FREE", "x9"), ("STACK", "sp")];
 #[cfg(target_arch = "powerpc64")]
-pub const REGISTERS: [(&str, &str); 4] = [("ARG0", "r3"), ("ARG1", "r4"), ("FREE", "r9"), ("STACK", "r1")];
+pub const REGISTERS: [(&str, &str); 6] =
+    [("ARG0", "r3"), ("ARG1", "r4"), ("ARG2", "r5"), ("ARG3", "r6"), ("FREE", "r9"), ("STACK", "r1")];
 
 /// A script with the names of [`REGISTERS`] in the place of what stands for them.
 pub fn with_registers(script: &str) -> String {

@@ -84,9 +84,10 @@ impl Stepper {
         request(libc::PTRACE_SEIZE, tid, 0);
         let processors = [tid, 0].map(processors);
         // Each of them waits for the other, and one processor need not wake another for that.
-        let one = one_of(&processors[1], NUMBER.with(|number| *number));
-        run_on(tid, &one);
-        run_on(0, &one);
+        let all = numbers(&processors[1]);
+        let one = all[NUMBER.with(|number| *number) % all.len()];
+        keep_on(tid, one);
+        keep_on(0, one);
         let stepper = Stepper { pid: target.pid(), tid, processors };
         // Seizing a stopped thread makes it tell that it is stopped.
         stepper.wait();
@@ -287,9 +288,7 @@ impl Drop for Stepper {
 
 /// The processors that a thread may run on.
 pub fn processors_of(tid: i32) -> Vec<usize> {
-    let set = processors(tid);
-    // SAFETY: numbers are within a set.
-    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+    numbers(&processors(tid))
 }
 
 /// Has a thread run on one of them only, from now on.
@@ -313,17 +312,10 @@ fn processors(tid: i32) -> libc::cpu_set_t {
     }
 }
 
-/// The `number`th of the processors in a set, counted round and round.
-fn one_of(set: &libc::cpu_set_t, number: usize) -> libc::cpu_set_t {
+/// The processors in a set.
+fn numbers(set: &libc::cpu_set_t) -> Vec<usize> {
     // SAFETY: numbers are within a set.
-    let of_set = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, set) });
-    let all: Vec<usize> = of_set.collect();
-    // SAFETY: as above; a set may be empty.
-    unsafe {
-        let mut one = zeroed();
-        libc::CPU_SET(all[number % all.len()], &mut one);
-        one
-    }
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, set) }).collect()
 }
 
 /// Lets a thread run there. One that has ended runs nowhere.

@@ -29,6 +29,7 @@ pub fn wait_until_written(pid: i32, path: &str) {
 /// The words of a process's writable memory that lie in `ranges`, a line each: what may have kept memory there.
 fn words_into(pid: i32, ranges: &[Range<u64>]) -> String {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else { return String::new() };
     let mut lines = String::new();
     // What a session's own memory says of its arenas keeps nothing.
     for line in maps.lines().filter(|line| line.contains(" rw") && !line.contains("memfd:trapless")) {
@@ -38,25 +39,21 @@ fn words_into(pid: i32, ranges: &[Range<u64>]) -> String {
         if end - start > 1 << 30 {
             continue;
         }
-        const PIECE: u64 = 1 << 20;
-        for start in (start..end).step_by(PIECE as usize) {
-            let end = end.min(start + PIECE);
-            // Page by page where some cannot be read, such as a guard within a mapping.
-            let mut bytes = vec![0; (end - start) as usize];
-            match read(pid, start, bytes.len()) {
-                Ok(read) => bytes = read,
-                Err(_) => {
-                    for (page, at) in bytes.chunks_mut(4096).zip((start..).step_by(4096)) {
-                        read(pid, at, page.len()).into_iter().for_each(|read| page.copy_from_slice(&read));
-                    }
-                }
-            }
-            for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
+        let (mut at, mut bytes) = (start, vec![0; 1 << 20]);
+        while at < end {
+            let piece = bytes.len().min((end - at) as usize);
+            // Nobody can read a guard within a mapping, which is passed page by page.
+            let Ok(read @ 1..) = memory.read_at(&mut bytes[..piece], at) else {
+                at += 4096;
+                continue;
+            };
+            for (word, at) in bytes[..read].chunks_exact(8).zip((at..).step_by(8)) {
                 let value = u64::from_le_bytes(word.try_into().unwrap());
                 if ranges.iter().any(|range| range.contains(&value)) {
                     lines += &format!("{at:#x}: {value:#x}, in {line}\n");
                 }
             }
+            at += read as u64;
         }
     }
     lines
