@@ -259,11 +259,15 @@ fn may_be_saved(stack_pointer: u64, word_size: usize, touched: &Ranges) -> bool 
         && (touched.find(stack_pointer).is_some() || touched.find(stack_pointer.wrapping_sub(1)).is_some())
 }
 
-/// What all threads hold, but their stack pointers.
+/// What all threads hold, but their stack pointers; and their thread pointers, which are none, and on powerpc64le lie in the next stack above.
 fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
     let registers = stopped.threads().iter().map(|thread| thread.registers());
     registers
-        .flat_map(|registers| registers.all_but_sp().chain([registers.ip_value()]))
+        .flat_map(|registers| {
+            let thread_pointer = registers.thread_pointer().0;
+            let all = registers.all_but_sp().chain([registers.ip_value()]);
+            all.filter(move |&value| value != thread_pointer)
+        })
         .map(address_of)
         .collect()
 }
