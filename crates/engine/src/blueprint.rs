@@ -339,6 +339,7 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
     let role = match site.request.wanted.is_lookup() {
         true if !site.traps() => SiteRole::Lookup,
         _ if site.request.wanted.signal == Some(SignalCall::Handler) => SiteRole::Handler,
+        _ if site.request.wanted.signal.is_some() => SiteRole::Signals,
         _ if site.request.is_exit() => SiteRole::Exit,
         _ => SiteRole::Plain,
     };

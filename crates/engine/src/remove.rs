@@ -5,7 +5,9 @@
 //!
 //! 1. Stop every thread. Open the gate ([`crate::gate`]).
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
-//!    original code, in the displaced function, or at home with its caller.
+//!    original code, in the displaced function, or at home with its caller. A body of a script may take thousands, each of which
+//!    takes longer than all of them do where nobody steps: who is not out soon gets out by itself, when the target goes on, and is looked for
+//!    again ([`Visit`]).
 //!    One at the entrance of a short jump's room goes back to the site ([`crate::entrances`]).
 //! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours.
 //!    Other bytes are somebody else's and are left. The sites at which unwinders ask where a call returns stay in for now.
@@ -17,7 +19,8 @@
 //! 7. Unmap the memory of the sessions into whose arenas nothing leads, and over whose jumps
 //!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
 //!    tries again.
-//! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds.
+//! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds. Where a thread is inside,
+//!    what shows the program to handlers of signals stays until it is out or we come no more.
 
 use crate::{
     EngineError, FoundSession, entrances,
@@ -86,6 +89,15 @@ pub struct Removed {
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Whether somebody comes back to a target that is let go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visit {
+    /// Threads that are not out soon do it by themselves until then.
+    WithMore,
+    /// What can be done has to be done now.
+    Last,
+}
+
 /// Looking again is worth a stop that is shorter than this, if only memory is to be had for it.
 const SHORT: Duration = Duration::from_millis(10);
 
@@ -102,39 +114,40 @@ pub fn remove(
     let own = session.inode(process)?;
     for tries in 0.. {
         let mut now = Removed::default();
+        let visit = if tries + 1 < TRIES { Visit::WithMore } else { Visit::Last };
         let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
         let result = match inode {
             Ok(inode) if inode.is_some() && inode == own => {
-                remove_stopped(process, &mut stopped, session, &mut now)
+                remove_stopped(process, &mut stopped, session, visit, &mut now)
             }
             // Somebody else was quicker, or the process runs another program by now.
             other => other.map(drop),
         };
         now.stopped = stopped.resume_and_detach();
         let may_pass = match now.kept {
-            Some(Kept::Unwinding) => true,
+            Some(Kept::Unwinding | Kept::Thread) => true,
             Some(Kept::Context) => now.stopped < SHORT,
             _ => false,
         };
         match result {
             Ok(()) => removed = removed.then(now),
-            Err(error) if tries == 0 => return Err(error),
-            // The patches are out since the first time.
+            Err(error) if tries == 0 || removed.has_thread_inside() => return Err(error),
             Err(_) => break,
         }
-        if !may_pass || tries + 1 == TRIES {
+        if !may_pass || visit == Visit::Last {
             break;
         }
         std::thread::sleep(PAUSE * (1 << tries));
         match process.stop_with(&options) {
             Ok(again) => stopped = again,
+            Err(error) if removed.has_thread_inside() && process.is_alive() => return Err(error.into()),
             Err(_) => break,
         }
     }
     Ok(removed)
 }
 
-/// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove`] comes back.
+/// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove`] has to come back.
 ///
 /// # Errors
 /// Those of the first try of [`remove`].
@@ -142,7 +155,7 @@ pub fn remove_held(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<
     let process = stopped.process();
     let mut removed = Removed::default();
     if session.inode(process)?.is_some() {
-        remove_stopped(process, stopped, session, &mut removed)?;
+        remove_stopped(process, stopped, session, Visit::WithMore, &mut removed)?;
     }
     Ok(removed)
 }
@@ -150,7 +163,12 @@ pub fn remove_held(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<
 impl Removed {
     /// Whether what keeps the memory is mostly gone after microseconds.
     pub fn may_pass(&self) -> bool {
-        matches!(self.kept, Some(Kept::Unwinding | Kept::Context))
+        matches!(self.kept, Some(Kept::Unwinding | Kept::Context | Kept::Thread))
+    }
+
+    /// Whether more than memory may be left to be taken out, since a thread is inside.
+    pub fn has_thread_inside(&self) -> bool {
+        self.kept == Some(Kept::Thread)
     }
 
     /// This, and what came of looking again.
@@ -173,15 +191,16 @@ fn remove_stopped(
     process: &Process,
     stopped: &mut Stopped<'_>,
     session: &FoundSession,
+    visit: Visit,
     removed: &mut Removed,
 ) -> Result<(), EngineError> {
-    let kept = take_out(process, stopped, session, removed)?;
+    let kept = take_out(process, stopped, session, visit, removed)?;
     let all = find_headers(process)?;
     // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.
     let others = find_removed(process, session.header.region).unwrap_or_default();
     let mut out = vec![(session, kept)];
     for other in &others {
-        if let Ok(kept) = take_out(process, stopped, other, &mut Removed::default()) {
+        if let Ok(kept) = take_out(process, stopped, other, Visit::Last, &mut Removed::default()) {
             out.push((other, kept));
         }
     }
@@ -210,9 +229,10 @@ fn clear(
     let kept = take_lookups_out(process, stopped, session, kept, removed)?;
     if kept.is_none() {
         unmap(stopped, &session.header)?;
-    } else if holds_only_notes(session) {
+    } else if !matches!(kept, Some(Kept::Thread | Kept::Handler)) && holds_only_notes(session) {
         // Calls that were only noted have no return address there, and whoever still comes finds a free instance. A program with many goroutines
-        // gets most of the memory back. Stacks for bodies lie behind, and somebody may come back to one.
+        // gets most of the memory back. Stacks for bodies lie behind, and somebody may come back to one. Where stubs are called yet, the table
+        // of their handlers lies there.
         let header = &session.header;
         let size = match header.stacks_size {
             0 => header.returns_size,
@@ -253,6 +273,7 @@ fn take_out(
     process: &Process,
     stopped: &mut Stopped<'_>,
     session: &FoundSession,
+    visit: Visit,
     removed: &mut Removed,
 ) -> Result<Option<Kept>, EngineError> {
     let header = &session.header;
@@ -261,24 +282,35 @@ fn take_out(
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
-    let all_out = step_out(stopped, session, &arenas);
+    // A breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
+    let traps_for_handlers = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
+    let goes_on = visit == Visit::WithMore && !traps_for_handlers;
+    let all_out = step_out(stopped, session, &arenas, if goes_on { OUT_SOON } else { OUT_WITHIN });
+    let is_left_inside = goes_on && !all_out;
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
     semaphores::lower(process, session, |_| true)?;
-    let covered = restore(process, session, |site| !site.is_lookup() && !held.holds(site), removed)?
-        || session.doubted > 0;
+    let comes_out = |site: &SiteWrites<'_>| {
+        !site.is_lookup() && !held.holds(site) && !(is_left_inside && site.is_for_handlers())
+    };
+    let covered = restore(process, session, comes_out, removed)? || session.doubted > 0;
     removed.returns = returns::put_back(process, stopped, session)?;
     removed.without_stub = signals::without_stub(process, header);
+    if is_left_inside {
+        return Ok(Some(Kept::Thread));
+    }
     let handlers_back = signals::put_back(process, stopped, header);
     write_state(process, header, SessionState::Removed)?;
-    Ok(match covered {
-        true => Some(Kept::Covered),
-        false if !all_out => Some(Kept::Thread),
-        false if held.is_any() => Some(Kept::Context),
-        false => (!handlers_back).then_some(Kept::Handler),
-    })
+    // What needs all of the memory comes first.
+    let reasons = [
+        (!handlers_back, Kept::Handler),
+        (!all_out, Kept::Thread),
+        (covered, Kept::Covered),
+        (held.is_any(), Kept::Context),
+    ];
+    Ok(reasons.into_iter().find_map(|(holds, reason)| holds.then_some(reason)))
 }
 
 /// Puts back the original bytes of the sites that `which` says. Whether somebody else's stand over some of ours, as a breakpoint over a
@@ -340,11 +372,14 @@ const MAX_STEPS_WITH_BODIES: u32 = 400_000;
 /// loop there, the others are not to stand for as long as that takes: what is inside then stays inside, and keeps our memory.
 const OUT_WITHIN: Duration = Duration::from_secs(10);
 
+/// The same where the target goes on then, and they with it: what is a pause that nobody notices. A step takes about two microseconds.
+const OUT_SOON: Duration = Duration::from_millis(2);
+
 /// Step 2. Whether every thread is out.
 ///
 /// One that faults in an arena is about to go to its handler, which needs to be shown the program yet: by its stub, or by its own probe.
-fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges) -> bool {
-    let deadline = Instant::now() + OUT_WITHIN;
+fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges, within: Duration) -> bool {
+    let deadline = Instant::now() + within;
     let handlers: Vec<u64> =
         session.journal.planned().filter(|site| site.is_handler()).map(|site| site.site).collect();
     let is_inside = |registers: &Registers| {

@@ -27,7 +27,7 @@ pub use listing::{
     ArmedSite, DetachedSession, KeptMemory, ListedLine, ListedModule, ListedSite, ListedUsdt, Row, json_rows,
     json_rows_after, text_rows,
 };
-pub use losses::{losses, sharing};
+pub use losses::{losses, lost, sharing};
 pub use number::{count, duration, plural, word};
 pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};

@@ -184,12 +184,16 @@ pub enum SiteRole {
     Exit = 2,
     /// A handler of signals begins here, and is shown the program. A thread that is about to begin it has to have done so ahead of removal.
     Handler = 3,
+    /// A program installs handlers of signals here, or handlers return: it is told of its own where stubs of ours stand for them. It comes out with
+    /// the stubs.
+    Signals = 4,
 }
 
 impl SiteRole {
     /// The role with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Plain, Self::Lookup, Self::Exit, Self::Handler].into_iter().find(|role| *role as u8 == raw)
+        let all = [Self::Plain, Self::Lookup, Self::Exit, Self::Handler, Self::Signals];
+        all.into_iter().find(|role| *role as u8 == raw)
     }
 }
 
@@ -217,6 +221,11 @@ impl JournalSite {
     /// Whether a handler of signals begins here.
     pub fn is_handler(&self) -> bool {
         self.role == SiteRole::Handler as u8
+    }
+
+    /// Whether handlers of signals are shown the program by what is done here.
+    pub fn is_for_handlers(&self) -> bool {
+        self.is_handler() || self.role == SiteRole::Signals as u8
     }
 
     /// Address of the probed instruction, or of the landing place of indirect branches behind which the patch begins.

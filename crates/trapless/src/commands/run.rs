@@ -29,8 +29,8 @@ use trapless_process::launch::{self, Child};
 use trapless_session::clock::Clock;
 
 pub(super) use collect::{Aside, Collector, End, Flow, Who};
-pub(super) use finish::Finished;
 use finish::finish;
+pub(super) use finish::{Finished, beside_numbers};
 use numbers::Numbers;
 use pending::{Pending, Wanted};
 pub(super) use source::{Sessions, Source, Untold};

@@ -55,8 +55,8 @@ pub fn sharing(children: u64) -> Option<String> {
     ))
 }
 
-/// Lost sites by reason.
-fn lost(sites: &[LostSite]) -> Vec<String> {
+/// Lost sites by reason, a line for each.
+pub fn lost(sites: &[LostSite]) -> Vec<String> {
     let mut reasons: BTreeMap<&str, Vec<&LostSite>> = BTreeMap::new();
     for site in sites {
         reasons.entry(&site.reason).or_default().push(site);

@@ -52,6 +52,7 @@ mod quick;
 mod read_by_others;
 mod recipes;
 mod refused;
+mod removed_inside;
 mod returns;
 mod runtimes;
 mod sanitizers;

@@ -7,7 +7,7 @@ use super::collect::Collector;
 use crate::cli::validated::Run;
 use crate::commands::signals;
 use crate::error::Error;
-use crate::report::{ChildHits, Exit, Losses, Note, Running, plural};
+use crate::report::{ChildHits, Exit, Losses, Note, Running, lost, plural};
 use crate::session::Snapshot;
 use crate::terminal::printable;
 use std::time::Duration;
@@ -104,6 +104,12 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
             .chain(of_anybody(now))
             .collect(),
     }
+}
+
+/// What is to be known of a run beside its numbers, a line for each. `memory`: what became of ours.
+pub(in crate::commands) fn beside_numbers(armed: &Armed, memory: Vec<Note>) -> Vec<String> {
+    let notes = notes(armed).into_iter().chain(memory).chain(hidden_children(armed));
+    lost(&armed.session.lost_sites()).into_iter().chain(notes.map(|note| note.text)).collect()
 }
 
 /// What became of memory of ours: of sessions before, and of this one.

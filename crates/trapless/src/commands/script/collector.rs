@@ -5,9 +5,9 @@ use super::names::SiteNames;
 use super::probed::Written;
 use super::rings::{Losses, Rings, Told};
 use super::scripted::Scripted;
-use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who};
+use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who, beside_numbers};
 use crate::error::Error;
-use crate::report::{Exit, ProbeSummary};
+use crate::report::{Exit, Note, ProbeSummary, count};
 use crate::session::Session;
 use crate::terminal::tell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,8 @@ pub(in crate::commands) struct Scripting<'t> {
     gone: Losses,
     /// Children of theirs that could not be told from them.
     sharing: u64,
+    /// What else is to be known, and of how many processes.
+    asides: BTreeMap<String, u64>,
     next_read: Option<Instant>,
     /// When it is looked next whether a process has other code than before.
     next_look: Option<Instant>,
@@ -57,6 +59,7 @@ impl<'t> Scripting<'t> {
             lost: 0,
             gone: Losses::default(),
             sharing: 0,
+            asides: BTreeMap::new(),
             next_look,
             written,
             in_files,
@@ -124,9 +127,12 @@ impl<'t> Scripting<'t> {
         })
     }
 
-    /// A process has no probes any more: what it has told and left is taken.
-    fn leave(&mut self, armed: &Armed) -> Result<(), Error> {
+    /// A process has no probes any more: what it has told and left is taken. `memory`: what became of ours in it.
+    fn leave(&mut self, armed: &Armed, memory: Vec<Note>) -> Result<(), Error> {
         let pid = armed.pid();
+        for aside in beside_numbers(armed, memory) {
+            *self.asides.entry(aside).or_default() += 1;
+        }
         self.sharing += armed.session().sharing_children();
         self.read(Some(pid))?;
         let mut store = self.scripted.store();
@@ -152,6 +158,12 @@ impl<'t> Scripting<'t> {
             tell(format_args!("{count} {what}"));
         }
         crate::report::sharing(self.sharing).iter().for_each(tell);
+        for (aside, processes) in &self.asides {
+            match processes {
+                1 => tell(aside),
+                more => tell(format_args!("{} processes: {aside}", count(*more))),
+            }
+        }
         Ok(())
     }
 }
@@ -238,8 +250,8 @@ impl Collector for Scripting<'_> {
         self.course.tick()
     }
 
-    fn gone(&mut self, armed: Armed, _who: Who, _end: End) -> Result<(), Error> {
-        self.leave(&armed)
+    fn gone(&mut self, armed: Armed, _who: Who, end: End) -> Result<(), Error> {
+        self.leave(&armed, end.memory)
     }
 
     fn of_sharing(&mut self, _pid: i32, _who: Who, _probes: Vec<ProbeSummary>, _exit: Option<Exit>) {}
@@ -265,7 +277,7 @@ impl Collector for Scripting<'_> {
     }
 
     fn finish(&mut self, targets: Vec<Finished>, _exit: Option<Exit>) -> Result<(), Error> {
-        targets.iter().try_for_each(|target| self.leave(&target.armed))?;
+        targets.into_iter().try_for_each(|target| self.leave(&target.armed, target.memory))?;
         self.end()
     }
 

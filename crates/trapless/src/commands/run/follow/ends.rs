@@ -216,7 +216,11 @@ impl Follower<'_> {
                 let options = super::super::super::stop_options(self.run.allow_seccomp);
                 let again = process.stop_with(&options).map_err(EngineError::from);
                 let again = again.and_then(|stopped| remove(&process, stopped, &session));
-                Ok(again.map_or(first, |again| first.then(again)))
+                match again {
+                    Ok(again) => Ok(first.then(again)),
+                    Err(error) if first.has_thread_inside() => Err(error),
+                    Err(_) => Ok(first),
+                }
             }
             (removed, _) => removed,
         };

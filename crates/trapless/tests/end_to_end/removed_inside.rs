@@ -1,0 +1,95 @@
+//! Probes that are taken out while threads are in the bodies of a script, which take longer than a target may stand.
+// Scripts of 32-bit programs run at traps.
+#![cfg(not(target_arch = "x86"))]
+
+use crate::support::Program;
+use crate::support::live::Live;
+use crate::support::tool::detach;
+
+/// Threads that hardly ever are elsewhere than in a body which reads `text`. Signals come all the time, to a handler that has a stub of ours meanwhile.
+const SOURCE: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/select.h>
+#include <unistd.h>
+#define THREADS 4
+static volatile int stop;
+static volatile long handled, wrong, calls[THREADS][8];
+static char text[200];
+__attribute__((noinline)) long called(const char *text, long n) { __asm__ volatile("" ::: "memory"); return 2 * n + text[0]; }
+static void handler(int number) { handled++; }
+static void *worker(void *own) {
+    for (long n = 0; !stop; n++) {
+        if (called(text, n) != 2 * n + 'x') __atomic_add_fetch(&wrong, 1, __ATOMIC_RELAXED);
+        ++*(volatile long *)own;
+    }
+    return NULL;
+}
+int main(void) {
+    memset(text, 'x', sizeof text - 1);
+    struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, worker, (void *)calls[i]);
+    puts("ready");
+    fflush(stdout);
+    fd_set in;
+    for (;;) {
+        FD_ZERO(&in);
+        FD_SET(0, &in);
+        struct timeval soon = { .tv_usec = 200 };
+        if (select(1, &in, NULL, NULL, &soon) == 1) break;
+        for (int i = 0; i < THREADS; i++) pthread_kill(threads[i], SIGUSR1);
+    }
+    stop = 1;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    printf("%s wrong %ld\n", handled ? "handled" : "not handled", wrong);
+    fflush(stdout);
+    return 0;
+}
+"#;
+
+const SCRIPT: &str =
+    "uprobe:inside:called { @before = count(); @texts[str(arg0)] = count(); @behind = count(); }";
+
+/// Each hit that has begun its body is in all of its numbers, nothing of ours is left, and handlers are the program's own again.
+#[test]
+fn threads_finish_the_bodies_they_are_in() {
+    let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    for _ in 0..10 {
+        let live = Live::run(&target, SCRIPT);
+        let told = live.end();
+        told.assert_whole();
+        before.assert_restored(target.pid());
+        let hits = told.value("@before");
+        let texts = told.out.lines().find_map(|line| line.strip_prefix("@texts[")?.split_once("]: "));
+        let text: String = "x".repeat(199);
+        assert_eq!(texts, Some((&*text, &*hits.to_string())), "{told:?}");
+        assert_eq!(told.value("@behind"), hits);
+        assert!(hits > 0);
+    }
+    target.tell("end");
+    assert_eq!(target.line(), "handled wrong 0");
+}
+
+/// A script says what it has not counted.
+#[test]
+fn a_script_says_that_its_probes_were_taken_out() {
+    let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let live = Live::run(&target, SCRIPT);
+    let ran = detach(target.pid());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    before.assert_restored(target.pid());
+    let told = live.end();
+    let lost = "trapless: 1 probe lost (inside:called): `trapless detach` took the probe out; calls after that are not counted";
+    assert!(told.err.lines().any(|line| line == lost), "{told:?}");
+    assert_eq!(told.value("@behind"), told.value("@before"));
+    target.tell("end");
+    assert_eq!(target.line(), "handled wrong 0");
+}
