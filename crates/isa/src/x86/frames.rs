@@ -385,7 +385,9 @@ impl State {
             }
             let (at, register) = (whole.unwrap_or(0), instruction.op1_register().full_register());
             self.forget(at);
-            if register.is_gpr() && before.lost & 1 << register.number() == 0 {
+            // Where it was saved first it stays. What is stored once more goes to a place for what else is calculated there.
+            let is_new = register.is_gpr() && self.pushed[register.number()] == 0;
+            if is_new && before.lost & 1 << register.number() == 0 {
                 self.pushed[register.number()] = at;
             }
         } else if is_mov && instruction.op0_register().is_gpr64() {

@@ -32,7 +32,7 @@ const CALLED_ROUTINE: u32 = 0x2308;
 const SAVED: [AsmRegister64; 13] = [rax, rcx, rdx, rbx, rsi, rdi, r8, r9, r10, r11, r12, r13, r14];
 const VECTORS: [AsmRegisterXmm; 16] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
-const FRAME: u32 = 8 + 8 + 0x80 + 0x100 + 64;
+const FRAME: u32 = 8 + 8 + 0x80 + 0x100 + 16 + 64;
 
 /// Operands of every form: what a body is told of them is [`passed`].
 const PASSED: [Passed; 12] = [
@@ -80,13 +80,16 @@ fn body(takes: Takes, address: u64) -> Vec<u8> {
     let mut write = || -> Result<(), iced_x86::IcedError> {
         a.push(rbp)?;
         a.mov(rbp, rsp)?;
-        a.sub(rsp, 0x180)?;
+        a.sub(rsp, 0x190)?;
         for (n, register) in (0..).zip(SAVED) {
             a.mov(qword_ptr(rsp + 8 * n), register)?;
         }
         for (n, vector) in (0..).zip(VECTORS) {
             a.movdqu(xmmword_ptr(rsp + (0x80 + 16 * n)), vector)?;
         }
+        // A place for what is calculated, which is an argument first.
+        let variable = qword_ptr(rsp + 0x180);
+        a.mov(variable, rdi)?;
         for (n, register) in (0..).zip([rdi, rsi, rdx, rcx, r8, r9]) {
             a.mov(at(ARGUMENTS + 8 * n), register)?;
         }
@@ -115,6 +118,8 @@ fn body(takes: Takes, address: u64) -> Vec<u8> {
         let mut again = a.create_label();
         a.mov(ecx, 3)?;
         a.set_label(&mut again)?;
+        a.mov(variable, rcx)?;
+        a.mov(rdi, variable)?;
         a.dec(ecx)?;
         a.jne(again)?;
         for (n, register) in (0..).zip(SAVED) {

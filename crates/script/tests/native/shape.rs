@@ -2,6 +2,7 @@
 
 use crate::machine::TARGET;
 use crate::scripts::*;
+use trapless_isa::frames::{Point, Saved};
 use trapless_isa::body::Code;
 use trapless_isa::x86::X86_64;
 use trapless_isa::{Flow, Isa};
@@ -80,6 +81,10 @@ fn code_has_nothing_that_bodies_may_not_have() {
         let (bodies, routines) = compiled(&program);
         for code in bodies.iter().chain(&routines) {
             assert!(code.is_sound(routines.len()));
+            // Handlers of signals are shown the program wherever they interrupt it: no way through it loses where a register was saved.
+            let points = trapless_isa::Machine::X86_64.isa().body_frames(&code.bytes);
+            let is_lost = |point: &&Point| point.stands.is_none() && point.saved != Saved::default();
+            assert_eq!(points.iter().find(is_lost), None, "{:?}", instructions(code));
             for line in instructions(code) {
                 let name = line.split([' ', '\t']).find(|word| *word != "lock").unwrap_or_default();
                 let is_string = ["movs", "stos", "cmps", "scas", "lods", "rep"].iter().any(|string| {

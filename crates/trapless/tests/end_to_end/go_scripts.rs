@@ -2,6 +2,7 @@
 //! them.
 #![cfg(target_arch = "x86_64")]
 
+use crate::support::live::left_out;
 use crate::support::tool::{Ran, Tool, detach, run, trapless};
 use crate::support::{Program, Target};
 use std::collections::BTreeMap;
@@ -63,8 +64,7 @@ fn keyed(keys: &[(&str, u64)]) -> BTreeMap<String, u64> {
 /// Fails where anything is said to be left out.
 #[track_caller]
 fn assert_whole(ran: &Ran) {
-    let says = |line: &&str| !line.starts_with("Attached ") && !line.is_empty();
-    assert_eq!(ran.err.lines().filter(says).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert_eq!(left_out(&ran.err), Vec::<&str>::new());
 }
 
 #[test]

@@ -53,6 +53,15 @@ impl Live {
     }
 }
 
+const MEMORY_STAYS: &str = "trapless: all probes are out, but their memory stays in the target";
+
+/// The lines that a script has written on standard error, but for those that say nothing of its numbers.
+pub fn left_out(err: &str) -> Vec<&str> {
+    let others = ["Attached ", "trapless: reading symbols", MEMORY_STAYS, "trapless: unmapped now is memory"];
+    let says = |line: &&str| !line.is_empty() && !others.iter().any(|other| line.starts_with(other));
+    err.lines().filter(says).collect()
+}
+
 /// What a script has told.
 #[derive(Debug)]
 pub struct Told {
@@ -106,11 +115,12 @@ impl Told {
     /// Fails where anything is said to be left out.
     #[track_caller]
     pub fn assert_whole(&self) {
-        // What is said where it takes long leaves nothing out.
-        let is_of_no_matter =
-            |line: &str| line.starts_with("Attached ") || line.starts_with("trapless: reading symbols");
-        let says = |line: &&str| !is_of_no_matter(line) && !line.is_empty();
-        assert_eq!(self.err.lines().filter(says).collect::<Vec<_>>(), Vec::<&str>::new());
+        assert_eq!(left_out(&self.err), Vec::<&str>::new());
+    }
+
+    /// Whether its memory is still in the target.
+    pub fn memory_stays(&self) -> bool {
+        self.err.lines().any(|line| line.starts_with(MEMORY_STAYS))
     }
 }
 
