@@ -38,8 +38,8 @@ const _: () = assert!(trapless_wire::NOWHERE.unsigned_abs() > FARTHEST);
 pub(crate) struct Point {
     /// Where a call with this point has it, from its slot on; `None`: at no place that is known.
     kept_at: Option<i32>,
-    /// Address of the first displaced instruction.
-    site: u64,
+    /// Address of the instruction that signs it, if the function does that.
+    signed_by: Option<u64>,
 }
 
 /// Where a return point was found.
@@ -155,25 +155,22 @@ impl Calls<'_> {
             return Ok(None);
         };
         let is_plain = found == unsigned;
-        let Some(at) = self.signed_at(point) else { return Ok(is_plain.then_some(address)) };
+        let Some(at) = point.signed_by else { return Ok(is_plain.then_some(address)) };
+        let mut code = [0; 4];
+        let is_read = self.process.read_exact(RemoteAddr(at), &mut code).is_ok();
+        if !is_read || !crate::target::isa(self.process).signs_return(&code) {
+            // Others have changed it, or made it up.
+            return Ok(None);
+        }
         // A signature has few bits and may be zero, so nothing shows whether there is one but how the point itself is signed.
         let [made, signed] = signed(stopped, at, slot, [unsigned, address])?;
-        // In a register it is about to be returned by, or has yet to be checked.
+        // In a register it has yet to be signed, or was checked and is about to be returned by.
         let may_be_checked = is_plain && kept == Kept::InRegister;
         Ok(match made == Some(found) {
             true if may_be_checked => signed.filter(|signed| *signed == address),
             true => signed,
             false => may_be_checked.then_some(address),
         })
-    }
-
-    /// Address of the instruction ahead of a point's site that signs return addresses, if there is one.
-    fn signed_at(&self, point: Point) -> Option<u64> {
-        let isa = crate::target::isa(self.process);
-        let before = point.site.wrapping_sub(isa.facts().unit.into());
-        let mut code = [0; 4];
-        let signs = self.process.read_exact(RemoteAddr(before), &mut code).is_ok() && isa.signs_return(&code);
-        signs.then_some(before)
     }
 
     /// The pages on which the return addresses of calls are kept that have their slots on `pages`.
@@ -255,7 +252,7 @@ pub(crate) fn points(session: &FoundSession) -> Points {
     let point = |site: trapless_wire::SiteWrites<'_>| {
         // None is so far away where it is kept nowhere.
         let kept_at = Some(site.kept_at).filter(|at| at.unsigned_abs() <= FARTHEST);
-        (site.return_point(), Point { kept_at, site: site.site })
+        (site.return_point(), Point { kept_at, signed_by: site.signed_by() })
     };
     follow.map(point).collect()
 }

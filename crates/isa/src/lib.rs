@@ -274,9 +274,14 @@ pub trait Isa: Sync {
         None
     }
 
-    /// Whether the instruction `before` a displaced one, where a function begins, signs the return address with the stack pointer: by a key that
-    /// only the program has.
-    fn signs_return(&self, _before: &[u8]) -> bool {
+    /// The address of the instruction by which the function at `site` [signs its return address](Self::signs_return), which is what it stores then.
+    /// `None` if it does not.
+    fn return_signed_by(&self, _site: &Site<'_>) -> Option<u64> {
+        None
+    }
+
+    /// Whether an instruction signs the return address with the stack pointer, by a key that only the program has.
+    fn signs_return(&self, _code: &[u8]) -> bool {
         false
     }
 

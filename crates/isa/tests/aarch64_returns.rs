@@ -149,3 +149,39 @@ fn jump_tables_are_read() {
     let table = Table(AT + 4096, (-4096i32 + 20).to_le_bytes().to_vec());
     assert_eq!(targets(&offsets, &table), [20], "relative to the table, the sum in the other order");
 }
+
+const PACIASP: u32 = 0xd503_233f;
+const PACIBSP: u32 = 0xd503_237f;
+const AUTIASP: u32 = 0xd503_23bf;
+const BTI_C: u32 = 0xd503_245f;
+const CBZ: u32 = 0xb400_0060; // cbz x0, #12
+
+/// Where a function signs its return address, what it stores has to be signed anew when probes are taken out.
+#[test]
+fn what_a_function_stores_is_signed_by_the_instruction_that_it_has_for_it() {
+    let kept = |words: &[u32]| {
+        let (code, targets) = (bytes(words), BranchTargets::default());
+        let site = Site::new(AT, &code, &targets);
+        (AARCH64.return_kept_at(&site), AARCH64.return_signed_by(&site).map(|at| at - AT))
+    };
+    for (words, place, text) in [
+        (&[PUSH, FRAME, CALL, POP, RET][..], (Some(-24), None), "nothing is signed"),
+        (&[PACIASP, PUSH, FRAME, CALL, POP, AUTIASP, RET], (Some(-24), Some(0)), "first of all"),
+        (&[BTI_C, PACIASP, PUSH, CALL, POP, AUTIASP, RET], (Some(-24), Some(4)), "behind a landing pad"),
+        (&[BTI_C, CBZ, PACIASP, PUSH, CALL, POP, AUTIASP, RET], (Some(-24), Some(8)), "on one way only"),
+        (&[CBZ, RET, PACIASP, PUSH, CALL, POP, AUTIASP, RET], (Some(-24), Some(8)), "behind a return"),
+        (&[PACIASP, 0xaa00_03e1, AUTIASP, RET], (None, Some(0)), "and it is stored nowhere"),
+        (&[PUSH, CALL, POP, RET, PACIASP, RET], (None, Some(16)), "not what is stored"),
+    ] {
+        if !text.starts_with("not") {
+            assert_eq!(verdict(words), Ok(()), "{text}");
+        }
+        assert_eq!(kept(words), place, "{text}");
+    }
+    for (words, text) in [
+        (&[0xd100_43ff, PACIASP, PUSH, CALL, POP, AUTIASP, RET][..], "sub sp, sp, #16 ahead of it"),
+        (&[PACIASP, PUSH, CALL, POP, AUTIASP, RET, PACIBSP, PUSH, RET], "by two keys"),
+    ] {
+        assert_eq!(verdict(words), Err(Reason::ReturnsOddly), "{text}");
+    }
+}

@@ -149,6 +149,9 @@ pub struct JournalSite {
     /// Where a followed call has its return point while its function runs, from its slot on, in bytes
     /// ([`trapless_isa::Isa::return_kept_at`]); [`NOWHERE`] if there is no such place.
     pub kept_at: i32,
+    /// The instruction by which its function signs return addresses ([`trapless_isa::Isa::return_signed_by`]): how far behind `site` it stands, in
+    /// bytes, with bit 0 set; 0 if there is none. See [`JournalSite::signed_by`].
+    pub signs: i32,
     /// Size of the detour in bytes.
     pub detour_size: u32,
     /// Id of its probe, by which the [`Schema`](crate::Schema) knows it.
@@ -167,6 +170,8 @@ pub struct JournalSite {
     pub role: u8,
     /// How far behind `site` the probed instruction is, if others make room ahead of it.
     pub ahead: u8,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Of [`JournalSite::kept_at`].
@@ -211,6 +216,17 @@ impl JournalSite {
     /// Whether unwinders ask here where a call returns.
     pub fn is_lookup(&self) -> bool {
         self.role == SiteRole::Lookup as u8
+    }
+
+    /// [`Self::signs`] of a function that does it by the instruction at `address`, if it does.
+    pub fn signs_by(site: u64, address: Option<u64>) -> Option<i32> {
+        let offset = |address: u64| i32::try_from(address.wrapping_sub(site).cast_signed()).ok();
+        address.map_or(Some(0), |address| offset(address).map(|offset| offset | 1))
+    }
+
+    /// Address of the instruction by which its function signs return addresses.
+    pub fn signed_by(&self) -> Option<u64> {
+        (self.signs != 0).then(|| self.site.wrapping_add_signed((self.signs & !1).into()))
     }
 
     /// Whether it is one of the places where a function is left, and not the probe's own.
@@ -301,4 +317,4 @@ pub struct WriteShape {
 }
 
 // The region is read by other tools of the same version.
-const _: () = assert!(size_of::<JournalSite>() == 40 && size_of::<JournalWrite>() == 24);
+const _: () = assert!(size_of::<JournalSite>() == 48 && size_of::<JournalWrite>() == 24);

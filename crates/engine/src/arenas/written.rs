@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
 use trapless_isa::frames::{Place, Point, rows};
 use trapless_isa::{DetourRequest, Displaced, Facts, Slot};
-use trapless_wire::NOWHERE;
+use trapless_wire::{JournalSite, NOWHERE};
 
 impl<'m> Drawing<'_, 'm> {
     /// Writes all pieces.
@@ -138,8 +138,7 @@ impl<'m> Drawing<'_, 'm> {
         };
         let (detour, shape) = drawn(false)?;
         let follows = detour.return_point.is_some();
-        let kept_at =
-            follows.then(|| self.isa(site).return_kept_at(&site.site(&self.plan.modules))).flatten();
+        let (kept_at, signs) = if follows { self.kept_at(site) } else { (NOWHERE, 0) };
         let found =
             || drawn(true).map_or_else(|_| Vec::new(), |(told, _)| rows(&told.frames, arena.facts.word));
         code.extend_from_slice(&detour.code);
@@ -151,7 +150,8 @@ impl<'m> Drawing<'_, 'm> {
             moved: Vec::new(),
             copy: 0,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
-            kept_at: kept_at.unwrap_or(NOWHERE),
+            kept_at,
+            signs,
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
             rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
@@ -169,6 +169,15 @@ impl<'m> Drawing<'_, 'm> {
             piece.moved.push(MovedPiece { address, rows: Arc::new(rows) });
         }
         Ok(piece)
+    }
+
+    /// Where a followed call of a site's function has its return address, and how it is signed.
+    fn kept_at(&self, site: &PlannedSite<'_>) -> (i32, i32) {
+        let (isa, function) = (self.isa(site), site.site(&self.plan.modules));
+        let signs = JournalSite::signs_by(site.displaced.start, isa.return_signed_by(&function));
+        let kept_at = isa.return_kept_at(&function).unwrap_or(NOWHERE);
+        // No function is so long. Where nothing is known of how it signs, what it has signed is let be.
+        signs.map_or((NOWHERE, 1), |signs| (kept_at, signs))
     }
 
     /// Adds a slot, and behind it the landing pad of the returns.
@@ -196,6 +205,7 @@ impl<'m> Drawing<'_, 'm> {
             copy: slot.copy as u8,
             return_point: 0,
             kept_at: NOWHERE,
+            signs: 0,
             places: vec![(site.displaced.start, site.displaced.start)],
             trap: Some(Box::new(TrapSite {
                 address: site.displaced.start,

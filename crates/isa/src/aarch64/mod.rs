@@ -96,9 +96,12 @@ impl Isa for AArch64 {
         returns::saved(site).and_then(|saved| i32::try_from(saved.offset).ok())
     }
 
-    fn signs_return(&self, before: &[u8]) -> bool {
-        use decode::{Form, form, hint, word};
-        matches!(word(before).map(form), Some(Form::Hint(hint::PACIASP | hint::PACIBSP)))
+    fn return_signed_by(&self, site: &Site<'_>) -> Option<u64> {
+        returns::signed_by(site)
+    }
+
+    fn signs_return(&self, code: &[u8]) -> bool {
+        decode::word(code).is_some_and(|word| returns::key(word).is_some())
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

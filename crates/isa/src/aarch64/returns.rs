@@ -5,6 +5,9 @@
 //! stores it elsewhere than in its frame (`setjmp`, `getcontext`), keeps it in another register (its callees
 //! would then share its stack slot, see [`super::detour`]) or returns by another way (`longjmp`).
 //!
+//! Where it signs the address, it does so with the stack pointer that it was called with, and by one key: what is stored when probes are taken out
+//! has to be signed anew.
+//!
 //! The code is gone through in address order, with what is known of sp and x29. After a return or a jump the
 //! frame is taken to be as the prologue left it, which is how compilers lay out their blocks.
 
@@ -27,6 +30,10 @@ struct State {
     saved: Option<i64>,
     /// It was stored in another place too, on another way through the function.
     elsewhere: bool,
+    /// By which key it was signed, if it was.
+    key: Option<u8>,
+    /// The same of what was stored.
+    saved_key: Option<u8>,
     /// The deepest known sp.
     deepest: i64,
     /// A register that was set to a constant: where a frame is larger than an instruction can say.
@@ -47,24 +54,33 @@ pub fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
 pub struct Saved {
     /// Relative to sp at the entry, in bytes; negative, a multiple of 8.
     pub offset: i64,
-    /// Which of the keys it was signed with before, if any: 1 is A, 2 is B.
-    pub key: u8,
+    /// Which of the keys it was signed with before, if any: the number of the hint.
+    pub key: Option<u8>,
+}
+
+/// The key by which an instruction signs the return address: the number of the hint.
+pub(super) fn key(word: u32) -> Option<u8> {
+    match form(word) {
+        Form::Hint(number @ (hint::PACIASP | hint::PACIBSP)) => Some(number),
+        _ => None,
+    }
+}
+
+/// The address of the first instruction that signs the return address.
+pub(super) fn signed_by(site: &Site<'_>) -> Option<u64> {
+    let index = site.code.chunks_exact(4).position(|chunk| word(chunk).is_some_and(|word| key(word).is_some()))?;
+    Some(site.function + 4 * index as u64)
 }
 
 /// Where the function keeps its return address, if it stores it in one place only.
 pub fn saved(site: &Site<'_>) -> Option<Saved> {
     let mut state = State::ENTRY;
-    let mut key = 0;
     for word in site.code.chunks_exact(4).filter_map(word) {
-        match form(word) {
-            Form::Hint(hint::PACIASP) => key = 1,
-            Form::Hint(hint::PACIBSP) => key = 2,
-            _ => {}
-        }
         state.step(word).ok()?;
     }
-    let offset = state.saved?;
-    (offset < 0 && offset % 8 == 0 && !state.elsewhere).then_some(Saved { offset, key })
+    let (offset, key) = (state.saved?, state.saved_key);
+    let is_one_place = offset < 0 && offset % 8 == 0 && !state.elsewhere && key == state.key;
+    is_one_place.then_some(Saved { offset, key })
 }
 
 impl State {
@@ -74,6 +90,8 @@ impl State {
         frame: None,
         saved: None,
         elsewhere: false,
+        key: None,
+        saved_key: None,
         deepest: 0,
         constant: None,
     };
@@ -82,6 +100,9 @@ impl State {
         let form = form(word);
         let used = operands(word).unwrap_or_default();
         let access = Access::of(word);
+        if let Some(key) = key(word) {
+            self.sign(key)?;
+        }
         if let Some(access) = &access {
             self.access(access)?;
         } else if self.holds && used.reads & LINK != 0 {
@@ -107,6 +128,16 @@ impl State {
         Ok(())
     }
 
+    /// The first instruction that signs stands where the stack pointer is that of the entry. Others are of other ways through the function.
+    fn sign(&mut self, key: u8) -> Result<(), Reason> {
+        let is_as_others = match self.key {
+            None => self.sp == Some(0),
+            Some(other) => other == key,
+        };
+        self.key = Some(key);
+        is_as_others.then_some(()).ok_or(Reason::ReturnsOddly)
+    }
+
     /// A load or store: of the return address, or from where it was saved.
     fn access(&mut self, access: &Access) -> Result<(), Reason> {
         let base = match access.base {
@@ -121,6 +152,7 @@ impl State {
                     Some(_) => {
                         self.elsewhere |= self.saved.is_some_and(|other| Some(other) != place);
                         self.saved = place;
+                        self.saved_key = self.key;
                     }
                     None => return Err(Reason::ReadsReturnAddress),
                 },

@@ -159,6 +159,8 @@ fn return_probes_are_refused_where_lr_is_read() {
         ("mflr; then the return address as an argument", &with(1, 0x7c03_0378), reads),
         ("ld r9,48(r1); addi r3,r9,4", &[0xf821_ffe1, 0xe921_0030, 0x3869_0004, 0x3821_0020, BLR], reads),
         ("get-pc: bcl 20,31,$+4; mflr r30; addi", &[0x429f_0005, 0x7fc8_02a6, 0x3bde_0004, BLR], Ok(())),
+        // hashst r0,-8(r1): its hash is compared on the way back.
+        ("the return address is hashed", &[0x7c08_02a6, 0xf801_0010, 0x7fe1_05a5, 0xf821_ffe1, BLR], reads),
         ("ld r0,0(r3); mtlr r0", &[0xe803_0000, 0x7c08_03a6, BLR], Err(Reason::ReturnsOddly)),
         ("bl without a frame", &[0x7d88_02a6, 0x4800_1001, 0x7d88_03a6, BLR], Err(Reason::CallsWithoutFrame)),
         (

@@ -4,7 +4,8 @@
 use crate::support::Program;
 use crate::support::tool::{Tool, run};
 
-/// `deep` calls itself, and `first` ends in a jump to `second`. All threads are at the bottom of one until they are told to go on.
+/// `deep` calls itself, and `first` ends in a jump to `second`. All threads are at the bottom of one until they are told to go on. `late` signs
+/// its address only where it calls somebody: one in eight of them, or in 128, has a signature that is zero.
 const UNDER_WAY: &str = r#"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -32,11 +33,18 @@ __attribute__((noipa)) long first(long a) {
     __asm__ volatile("" : "+r"(a));
     return second(a + 1);
 }
+__attribute__((noipa)) long late(long depth) {
+    if (depth < 0) return 7;
+    long below = depth ? late(depth - 1) : bottom(0);
+    __asm__ volatile("" : "+r"(below));
+    return below + 1;
+}
+enum { THREADS = 7, LATE = 400 };
 static void *work(void *number) {
     long n = (long)number;
+    if (n == THREADS - 1) return (void *)(late(LATE) - LATE);
     return (void *)(n % 2 ? deep(n) : first(n));
 }
-enum { THREADS = 6 };
 int main(void) {
     pthread_t threads[THREADS];
     puts("ready"); fflush(stdout);
@@ -69,19 +77,19 @@ fn calls_under_way_return_whatever_signs_their_addresses() {
         let before = target.text();
         for round in 0..3 {
             let pid = target.pid().to_string();
-            let names = ["deep", "first", "second", "bottom"].map(|name| format!("under_way:{name}"));
+            let names = ["deep", "first", "second", "late", "bottom"].map(|name| format!("under_way:{name}"));
             let mut arguments = vec!["count", "--return", "-p", &pid];
             arguments.extend(names.iter().map(String::as_str));
             let tool = Tool::armed(&arguments);
             target.tell("go");
             assert_eq!(target.line(), "inside", "{protection}, {round}");
             let summary = tool.interrupt();
-            assert_eq!(summary.hits("bottom", "entry"), 6, "{protection}, {round}");
+            assert_eq!(summary.hits("bottom", "entry"), 7, "{protection}, {round}");
             assert_eq!(summary.hits("bottom", "return"), 0, "{protection}, {round}");
             before.assert_restored(target.pid());
             target.tell("stop");
-            // deep(n) of 1, 3 and 5; first(n) of 0, 2 and 4.
-            assert_eq!(target.line(), "39", "{protection}, {round}");
+            // deep(n) of 1, 3 and 5; first(n) of 0, 2 and 4; late.
+            assert_eq!(target.line(), "41", "{protection}, {round}");
         }
     }
 }
