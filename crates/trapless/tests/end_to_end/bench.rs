@@ -103,7 +103,10 @@ fn every_rung_has_a_cell_in_every_row_or_says_why_not_and_traps_as_often_as_it_m
     let cell = |bits: u32, name: &str, collector: &str| {
         of(&lines, "hit")
             .find(|l| l["bits"] == bits && l["name"] == name && l["collector"] == collector)
-            .unwrap_or_else(|| panic!("no {collector} at {name}, {bits} bits"))
+            .unwrap_or_else(|| {
+                let missing: Vec<_> = of(&lines, "missing").filter(|l| l["collector"] == collector).collect();
+                panic!("no {collector} at {name}, {bits} bits: {missing:?}")
+            })
     };
     let own = [OWN.parse().unwrap()];
     let kinds: &[u32] = if others(&lines) { &[64, 32] } else { &own };
