@@ -47,6 +47,19 @@ class TestProgram:
     def whole_name(self, test):
         return f"{self}::{test.removeprefix(self.target.prefix)}"
 
+    def left_out(self, compiled):
+        """The tests of a module that are written for other machines, by the names that they would have in the program, and what they are written
+        for; `compiled` are those that it has."""
+        source = os.path.join(self.folder, "tests", self.target.name, f"{self.target.module}.rs")
+        if not self.target.module or not os.path.exists(source):
+            return {}
+        with open(source) as file:
+            text = file.read()
+        whole = re.search(r"^#!\[cfg\((.*)\)\]$", text, re.MULTILINE)
+        reason = f"not compiled here{': it is for ' + whole[1] if whole else ''}"
+        written = re.findall(r"^#\[test\]\n(?:#\[.*\]\n)*fn (\w+)", text, re.MULTILINE)
+        return {name: reason for name in (self.target.prefix + test for test in written) if name not in compiled}
+
     def __str__(self):
         return str(self.target)
 

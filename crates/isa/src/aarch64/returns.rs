@@ -68,7 +68,8 @@ pub(super) fn key(word: u32) -> Option<u8> {
 
 /// The address of the first instruction that signs the return address.
 pub(super) fn signed_by(site: &Site<'_>) -> Option<u64> {
-    let index = site.code.chunks_exact(4).position(|chunk| word(chunk).is_some_and(|word| key(word).is_some()))?;
+    let index =
+        site.code.chunks_exact(4).position(|chunk| word(chunk).is_some_and(|word| key(word).is_some()))?;
     Some(site.function + 4 * index as u64)
 }
 

@@ -2,8 +2,8 @@
 
 use crate::machine::TARGET;
 use crate::scripts::*;
-use trapless_isa::frames::{Point, Saved};
 use trapless_isa::body::Code;
+use trapless_isa::frames::{Point, Saved};
 use trapless_isa::x86::X86_64;
 use trapless_isa::{Flow, Isa};
 use trapless_script::ir::*;

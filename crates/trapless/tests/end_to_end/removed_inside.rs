@@ -2,9 +2,9 @@
 // Scripts of 32-bit programs run at traps.
 #![cfg(not(target_arch = "x86"))]
 
-use crate::support::Program;
 use crate::support::live::Live;
-use crate::support::tool::detach;
+use crate::support::tool::{detach, kill_after, length_of, moments, trapless};
+use crate::support::{Program, Target, arenas, eventually};
 
 /// Threads that hardly ever are elsewhere than in a body which reads `text`. Signals come all the time, to a handler that has a stub of ours meanwhile, and looks
 /// where it interrupts the program. Where a thread begins, that is not in its own code.
@@ -55,7 +55,7 @@ int main(void) {
     }
     stop = 1;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-    printf("%s, the program%s seen, wrong %ld\n", handled ? "handled" : "not handled", foreign > handled / 1000 ? " not" : "", wrong);
+    printf("%ld %ld %ld\n", handled, foreign, wrong);
     fflush(stdout);
     return 0;
 }
@@ -63,6 +63,28 @@ int main(void) {
 
 const SCRIPT: &str =
     "uprobe:inside:called { @before = count(); @texts[str(arg0)] = count(); @behind = count(); }";
+
+const THREADS: i64 = 4;
+
+fn nothing_is_left(pid: i32) {
+    eventually("the memory goes, once no handler is on its way back into it", || {
+        detach(pid);
+        arenas(pid).is_empty()
+    });
+}
+
+/// No result was wrong, and handlers saw the program: each thread may have been interrupted once where it begins, in the C library.
+#[track_caller]
+fn ends_well(target: &mut Target) {
+    target.tell("end");
+    let line = target.line();
+    let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [handled, foreign, wrong] = numbers[..] else { panic!("{line}") };
+    assert!(
+        handled > 100 && foreign <= 4 && wrong == 0,
+        "{handled} handled, {foreign} foreign, {wrong} wrong"
+    );
+}
 
 /// Each hit that has begun its body is in all of its numbers, nothing of ours is left, and handlers see the program, bodies that read memory or not.
 #[test]
@@ -74,17 +96,18 @@ fn threads_finish_the_bodies_they_are_in() {
         let live = Live::run(&target, SCRIPT);
         let told = live.end();
         told.assert_whole();
-        assert!(!told.memory_stays(), "{told:?}");
         before.assert_restored(target.pid());
-        let hits = told.value("@before");
+        let [begun, ended] = ["@before", "@behind"].map(|name| told.value(name));
+        // Only one that a handler has interrupted for longer may not have ended, and it is told that somebody will come back.
+        let is_held_up = |hits: i64| hits <= THREADS && (hits == 0 || told.memory_stays());
+        assert!(begun > 0 && is_held_up(begun - ended), "{told:?}");
         let texts = told.out.lines().find_map(|line| line.strip_prefix("@texts[")?.split_once("]: "));
-        let text: String = "x".repeat(199);
-        assert_eq!(texts, Some((&*text, &*hits.to_string())), "{told:?}");
-        assert_eq!(told.value("@behind"), hits);
-        assert!(hits > 0);
+        let (text, hits) = texts.unwrap();
+        assert_eq!(text, "x".repeat(199));
+        assert!((ended..=begun).contains(&hits.parse().unwrap()), "{told:?}");
     }
-    target.tell("end");
-    assert_eq!(target.line(), "handled, the program seen, wrong 0");
+    nothing_is_left(target.pid());
+    ends_well(&mut target);
 }
 
 /// A script says what it has not counted.
@@ -101,6 +124,26 @@ fn a_script_says_that_its_probes_were_taken_out() {
     let lost = "trapless: 1 probe lost (inside:called): `trapless detach` took the probe out; calls after that are not counted";
     assert!(told.err.lines().any(|line| line == lost), "{told:?}");
     assert_eq!(told.value("@behind"), told.value("@before"));
-    target.tell("end");
-    assert_eq!(target.line(), "handled, the program seen, wrong 0");
+    ends_well(&mut target);
+}
+
+/// Where one was killed between two visits, the sites are out and what shows handlers the program is not.
+#[test]
+fn p9_killing_detach_while_threads_are_in_bodies_leaves_what_the_next_one_removes() {
+    let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid(), target.text());
+    let text = pid.to_string();
+    let arguments = ["detach", "-p", &text];
+    let armed = || Live::run(&target, SCRIPT).tool.kill();
+    armed();
+    let whole = length_of(&mut trapless(&arguments));
+    for moment in moments(25, whole) {
+        armed();
+        kill_after(&mut trapless(&arguments), moment);
+        detach(pid);
+        before.assert_restored(pid);
+        nothing_is_left(pid);
+    }
+    ends_well(&mut target);
 }
