@@ -292,10 +292,10 @@ fn take_out(
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
     semaphores::lower(process, session, |_| true)?;
-    let comes_out = |site: &SiteWrites<'_>| {
-        !site.is_lookup() && !held.holds(site) && !(is_left_inside && site.is_for_handlers())
+    let stays = |site: &SiteWrites<'_>| {
+        site.is_lookup() || held.holds(site) || is_left_inside && site.is_for_handlers()
     };
-    let covered = restore(process, session, comes_out, removed)? || session.doubted > 0;
+    let covered = restore(process, session, |site| !stays(site), removed)? || session.doubted > 0;
     removed.returns = returns::put_back(process, stopped, session)?;
     removed.without_stub = signals::without_stub(process, header);
     if is_left_inside {
