@@ -31,7 +31,7 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
-use trapless_process::{Process, Registers, RemoteAddr, Stepped, Stopped};
+use trapless_process::{Process, Registers, RemoteAddr, Stepped, StopOptions, Stopped};
 use trapless_wire::{Header, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
@@ -96,6 +96,8 @@ enum Visit {
     WithMore,
     /// What can be done has to be done now.
     Last,
+    /// A session that is out already is looked after beside another. The next one does that, too.
+    Beside,
 }
 
 /// Looking again is worth a stop that is shorter than this, if only memory is to be had for it.
@@ -112,9 +114,11 @@ pub fn remove(
     let mut removed = Removed::default();
     // Another tool may be quicker than we are to look again, and arm at the same address.
     let own = session.inode(process)?;
+    // A breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
+    let traps_for_handlers = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
     for tries in 0.. {
         let mut now = Removed::default();
-        let visit = if tries + 1 < TRIES { Visit::WithMore } else { Visit::Last };
+        let visit = if tries + 1 < TRIES && !traps_for_handlers { Visit::WithMore } else { Visit::Last };
         let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
         let result = match inode {
             Ok(inode) if inode.is_some() && inode == own => {
@@ -138,13 +142,43 @@ pub fn remove(
             break;
         }
         std::thread::sleep(PAUSE * (1 << tries));
-        match process.stop_with(&options) {
-            Ok(again) => stopped = again,
-            Err(error) if removed.has_thread_inside() && process.is_alive() => return Err(error.into()),
-            Err(_) => break,
+        match stop_again(process, session, &options, &removed)? {
+            Some(again) => stopped = again,
+            None => break,
         }
     }
     Ok(removed)
+}
+
+/// How long somebody else may keep us from coming back to a target in which a thread was inside.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// Stops a target again that was let go with so much `removed`. `None` where there is nothing more to be done, or nothing that is worth waiting for.
+///
+/// # Errors
+/// It cannot be stopped, and what shows handlers of signals the program is in it yet.
+pub fn stop_again<'p>(
+    process: &'p Process,
+    session: &FoundSession,
+    options: &StopOptions,
+    removed: &Removed,
+) -> Result<Option<Stopped<'p>>, EngineError> {
+    let (deadline, mut pause) = (Instant::now() + BACK_WITHIN, PAUSE);
+    loop {
+        let error = match process.stop_with(options) {
+            Ok(stopped) => return Ok(Some(stopped)),
+            Err(error) => error,
+        };
+        let is_there = || matches!(session.inode(process), Ok(Some(_)));
+        if !removed.has_thread_inside() || !process.is_alive() || !is_there() {
+            return Ok(None);
+        }
+        if Instant::now() >= deadline {
+            return Err(error.into());
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
 }
 
 /// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove`] has to come back.
@@ -197,10 +231,14 @@ fn remove_stopped(
     let kept = take_out(process, stopped, session, visit, removed)?;
     let all = find_headers(process)?;
     // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.
-    let others = find_removed(process, session.header.region).unwrap_or_default();
+    let others = match kept {
+        // They have time until somebody comes back for this one.
+        Some(Kept::Thread) if visit == Visit::WithMore => Vec::new(),
+        _ => find_removed(process, session.header.region).unwrap_or_default(),
+    };
     let mut out = vec![(session, kept)];
     for other in &others {
-        if let Ok(kept) = take_out(process, stopped, other, Visit::Last, &mut Removed::default()) {
+        if let Ok(kept) = take_out(process, stopped, other, Visit::Beside, &mut Removed::default()) {
             out.push((other, kept));
         }
     }
@@ -229,15 +267,12 @@ fn clear(
     let kept = take_lookups_out(process, stopped, session, kept, removed)?;
     if kept.is_none() {
         unmap(stopped, &session.header)?;
-    } else if !matches!(kept, Some(Kept::Thread | Kept::Handler)) && holds_only_notes(session) {
+    } else if kept != Some(Kept::Thread) && holds_only_notes(session) {
         // Calls that were only noted have no return address there, and whoever still comes finds a free instance. A program with many goroutines
-        // gets most of the memory back. Stacks for bodies lie behind, and somebody may come back to one. Where stubs are called yet, the table
-        // of their handlers lies there.
+        // gets most of the memory back. Behind lie the stacks for bodies, and somebody may come back to one, and the table of handlers: somebody
+        // may be about to install a stub.
         let header = &session.header;
-        let size = match header.stacks_size {
-            0 => header.returns_size,
-            _ => header.stacks().start - header.returns,
-        };
+        let size = header.stacks().start.saturating_sub(header.returns);
         stopped.remote(|remote| remote.madvise(RemoteAddr(header.returns), size, libc::MADV_DONTNEED))?;
     }
     Ok(kept)
@@ -282,11 +317,9 @@ fn take_out(
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
-    // A breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
-    let traps_for_handlers = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
-    let goes_on = visit == Visit::WithMore && !traps_for_handlers;
-    let all_out = step_out(stopped, session, &arenas, if goes_on { OUT_SOON } else { OUT_WITHIN });
-    let is_left_inside = goes_on && !all_out;
+    let all_out =
+        step_out(stopped, session, &arenas, if visit == Visit::Last { OUT_WITHIN } else { OUT_SOON });
+    let is_left_inside = visit == Visit::WithMore && !all_out;
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
@@ -296,7 +329,7 @@ fn take_out(
         site.is_lookup() || held.holds(site) || is_left_inside && site.is_for_handlers()
     };
     let covered = restore(process, session, |site| !stays(site), removed)? || session.doubted > 0;
-    removed.returns = returns::put_back(process, stopped, session)?;
+    removed.returns = returns::put_back(process, stopped, session, &arenas)?;
     removed.without_stub = signals::without_stub(process, header);
     if is_left_inside {
         return Ok(Some(Kept::Thread));

@@ -10,7 +10,7 @@
 //! Where a program signs its return addresses, with its own key, it has to sign ours for us: one of its threads makes a step over the
 //! instruction by which the function does so.
 
-use crate::{EngineError, FoundSession, scan::little_endian, search::Word};
+use crate::{EngineError, FoundSession, scan::Ranges, scan::little_endian, search::Word};
 use std::collections::{BTreeSet, HashMap};
 use trapless_isa::detour::{GOROUTINE_BIT, PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
@@ -52,11 +52,12 @@ enum Kept {
 /// The return points of a session.
 pub(crate) type Points = HashMap<u64, Point>;
 
-/// Puts back return addresses in a process that stands, and says how many.
+/// Puts back return addresses in a process that stands, and says how many. `inside`: our code.
 pub(crate) fn put_back(
     process: &Process,
     stopped: &mut Stopped<'_>,
     session: &FoundSession,
+    inside: &Ranges,
 ) -> Result<usize, EngineError> {
     let points = points(session);
     if points.is_empty() {
@@ -70,7 +71,7 @@ pub(crate) fn put_back(
     };
     let in_memory = calls.put_back_words(stopped, pages(process, session)?)?;
     let in_registers = match crate::target::isa(process).facts().has_link_register() {
-        true => calls.put_back_registers(stopped)?,
+        true => calls.put_back_registers(stopped, inside)?,
         false => 0,
     };
     Ok(in_memory + in_registers)
@@ -115,9 +116,16 @@ impl Calls<'_> {
         Ok(count)
     }
 
-    /// Those of threads that have it in a register, as one does that a function was called with or is about to return by.
-    fn put_back_registers(&mut self, stopped: &mut Stopped<'_>) -> Result<usize, EngineError> {
-        let threads: Vec<Tid> = stopped.threads().iter().map(|thread| thread.tid()).collect();
+    /// Those of threads that have it in a register, as one does that a function was called with or is about to return by. One that is in our
+    /// code yet, at `inside`, may have another stack pointer than the call.
+    fn put_back_registers(
+        &mut self,
+        stopped: &mut Stopped<'_>,
+        inside: &Ranges,
+    ) -> Result<usize, EngineError> {
+        let is_outside = |ip: u64| inside.find(ip).is_none();
+        let threads = stopped.threads().iter().filter(|thread| is_outside(thread.registers().ip().0));
+        let threads: Vec<Tid> = threads.map(|thread| thread.tid()).collect();
         let mut count = 0;
         for tid in threads {
             let Some(thread) = stopped.thread(tid) else { continue };

@@ -172,6 +172,7 @@ fn what_a_function_stores_is_signed_by_the_instruction_that_it_has_for_it() {
         (&[CBZ, RET, PACIASP, PUSH, CALL, POP, AUTIASP, RET], (Some(-24), Some(8)), "behind a return"),
         (&[PACIASP, 0xaa00_03e1, AUTIASP, RET], (None, Some(0)), "and it is stored nowhere"),
         (&[PUSH, CALL, POP, RET, PACIASP, RET], (None, Some(16)), "not what is stored"),
+        (&[CBZ, PUSH, CALL, POP, RET, PACIASP, PUSH, CALL], (None, Some(20)), "not all that is stored"),
     ] {
         if !text.starts_with("not") {
             assert_eq!(verdict(words), Ok(()), "{text}");
@@ -181,6 +182,9 @@ fn what_a_function_stores_is_signed_by_the_instruction_that_it_has_for_it() {
     for (words, text) in [
         (&[0xd100_43ff, PACIASP, PUSH, CALL, POP, AUTIASP, RET][..], "sub sp, sp, #16 ahead of it"),
         (&[PACIASP, PUSH, CALL, POP, AUTIASP, RET, PACIBSP, PUSH, RET], "by two keys"),
+        (&[0xd503_231f, PUSH, CALL, POP, RET], "paciaz"),
+        (&[0xd503_235f, PUSH, CALL, POP, RET], "pacibz"),
+        (&[0xd503_24ff, PACIASP, PUSH, CALL, POP, RET], "pacm"),
     ] {
         assert_eq!(verdict(words), Err(Reason::ReturnsOddly), "{text}");
     }

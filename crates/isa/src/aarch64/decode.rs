@@ -162,6 +162,12 @@ pub mod hint {
     pub const PACIB1716: u8 = 10;
     /// `paciasp`
     pub const PACIASP: u8 = 25;
+    /// `paciaz`: signs with zero.
+    pub const PACIAZ: u8 = 24;
+    /// `pacibz`: the same by the other key.
+    pub const PACIBZ: u8 = 26;
+    /// `pacm`: the next instruction that signs does so with its own address, too.
+    pub const PACM: u8 = 39;
     /// `pacibsp`
     pub const PACIBSP: u8 = 27;
     /// `bti c`

@@ -101,8 +101,11 @@ impl State {
         let form = form(word);
         let used = operands(word).unwrap_or_default();
         let access = Access::of(word);
-        if let Some(key) = key(word) {
-            self.sign(key)?;
+        match (key(word), form) {
+            (Some(key), _) => self.sign(key)?,
+            // Ways to sign that we cannot repeat.
+            (None, Form::Hint(hint::PACIAZ | hint::PACIBZ | hint::PACM)) => return Err(Reason::ReturnsOddly),
+            _ => {}
         }
         if let Some(access) = &access {
             self.access(access)?;
@@ -151,7 +154,8 @@ impl State {
             match (register == 30, access.loads) {
                 (true, false) if self.holds => match place {
                     Some(_) => {
-                        self.elsewhere |= self.saved.is_some_and(|other| Some(other) != place);
+                        let is_other = |saved| Some(saved) != place || self.saved_key != self.key;
+                        self.elsewhere |= self.saved.is_some_and(is_other);
                         self.saved = place;
                         self.saved_key = self.key;
                     }

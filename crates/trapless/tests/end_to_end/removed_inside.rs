@@ -86,7 +86,7 @@ fn ends_well(target: &mut Target) {
     );
 }
 
-/// Each hit that has begun its body is in all of its numbers, nothing of ours is left, and handlers see the program, bodies that read memory or not.
+/// Each hit that has begun its body is in all of its numbers, but for those that handlers have interrupted; nothing of ours is left, and handlers see the program, bodies that read memory or not.
 #[test]
 fn threads_finish_the_bodies_they_are_in() {
     let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);
@@ -98,9 +98,8 @@ fn threads_finish_the_bodies_they_are_in() {
         told.assert_whole();
         before.assert_restored(target.pid());
         let [begun, ended] = ["@before", "@behind"].map(|name| told.value(name));
-        // Only one that a handler has interrupted for longer may not have ended, and it is told that somebody will come back.
-        let is_held_up = |hits: i64| hits <= THREADS && (hits == 0 || told.memory_stays());
-        assert!(begun > 0 && is_held_up(begun - ended), "{told:?}");
+        // Only one that a handler has interrupted does not end: that goes back to the program.
+        assert!(begun > 0 && (0..=THREADS).contains(&(begun - ended)), "{told:?}");
         let texts = told.out.lines().find_map(|line| line.strip_prefix("@texts[")?.split_once("]: "));
         let (text, hits) = texts.unwrap();
         assert_eq!(text, "x".repeat(199));
@@ -123,11 +122,11 @@ fn a_script_says_that_its_probes_were_taken_out() {
     let told = live.end();
     let lost = "trapless: 1 probe lost (inside:called): `trapless detach` took the probe out; calls after that are not counted";
     assert!(told.err.lines().any(|line| line == lost), "{told:?}");
-    assert_eq!(told.value("@behind"), told.value("@before"));
+    assert!((0..=THREADS).contains(&(told.value("@before") - told.value("@behind"))), "{told:?}");
     ends_well(&mut target);
 }
 
-/// Where one was killed between two visits, the sites are out and what shows handlers the program is not.
+/// Where one was killed between two visits, its keeper comes back for the rest.
 #[test]
 fn p9_killing_detach_while_threads_are_in_bodies_leaves_what_the_next_one_removes() {
     let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);

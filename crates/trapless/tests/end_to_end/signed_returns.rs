@@ -85,6 +85,7 @@ fn calls_under_way_return_whatever_signs_their_addresses() {
             assert_eq!(target.line(), "inside", "{protection}, {round}");
             let summary = tool.interrupt();
             assert_eq!(summary.hits("bottom", "entry"), 7, "{protection}, {round}");
+            assert_eq!(summary.hits("late", "entry"), 401, "{protection}, {round}");
             assert_eq!(summary.hits("bottom", "return"), 0, "{protection}, {round}");
             before.assert_restored(target.pid());
             target.tell("stop");

@@ -106,10 +106,10 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
     }
 }
 
-/// What is to be known of a run beside its numbers, a line for each. `memory`: what became of ours.
-pub(in crate::commands) fn beside_numbers(armed: &Armed, memory: Vec<Note>) -> Vec<String> {
-    let notes = notes(armed).into_iter().chain(memory).chain(hidden_children(armed));
-    lost(&armed.session.lost_sites()).into_iter().chain(notes.map(|note| note.text)).collect()
+/// What is to be known of a run beside its numbers. `memory`: what became of ours.
+pub(in crate::commands) fn beside_numbers(armed: &Armed, memory: Vec<Note>) -> Vec<Note> {
+    let lost = lost(&armed.session.lost_sites()).into_iter().map(|text| Note { code: "lost", text });
+    lost.chain(notes(armed)).chain(memory).chain(hidden_children(armed)).collect()
 }
 
 /// What became of memory of ours: of sessions before, and of this one.

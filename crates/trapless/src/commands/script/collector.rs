@@ -33,8 +33,10 @@ pub(in crate::commands) struct Scripting<'t> {
     gone: Losses,
     /// Children of theirs that could not be told from them.
     sharing: u64,
-    /// What else is to be known, and of how many processes.
-    asides: BTreeMap<String, u64>,
+    /// What else is to be known, and of which processes.
+    asides: BTreeMap<String, Vec<i32>>,
+    /// Processes that had probes and have none any more.
+    left: u64,
     next_read: Option<Instant>,
     /// When it is looked next whether a process has other code than before.
     next_look: Option<Instant>,
@@ -60,6 +62,7 @@ impl<'t> Scripting<'t> {
             gone: Losses::default(),
             sharing: 0,
             asides: BTreeMap::new(),
+            left: 0,
             next_look,
             written,
             in_files,
@@ -127,11 +130,12 @@ impl<'t> Scripting<'t> {
         })
     }
 
-    /// A process has no probes any more: what it has told and left is taken. `memory`: what became of ours in it.
-    fn leave(&mut self, armed: &Armed, memory: Vec<Note>) -> Result<(), Error> {
+    /// A process has no probes any more: what it has told and left is taken. `beside`: what else is to be known of it.
+    fn leave(&mut self, armed: &Armed, beside: impl IntoIterator<Item = Note>) -> Result<(), Error> {
         let pid = armed.pid();
-        for aside in beside_numbers(armed, memory) {
-            *self.asides.entry(aside).or_default() += 1;
+        self.left += 1;
+        for note in beside {
+            self.asides.entry(note.text).or_default().push(pid);
         }
         self.sharing += armed.session().sharing_children();
         self.read(Some(pid))?;
@@ -158,17 +162,21 @@ impl<'t> Scripting<'t> {
             tell(format_args!("{count} {what}"));
         }
         crate::report::sharing(self.sharing).iter().for_each(tell);
-        for (aside, processes) in &self.asides {
-            match processes {
-                1 => tell(aside),
-                more => tell(format_args!("{} processes: {aside}", count(*more))),
+        for (aside, processes) in self.asides.iter().take(NAMED) {
+            match processes[..] {
+                [_] if self.left == 1 => tell(aside),
+                [pid] => tell(format_args!("process {pid}: {aside}")),
+                _ => tell(format_args!("{} processes: {aside}", count(processes.len() as u64))),
             }
+        }
+        if let Some(more @ 1..) = self.asides.len().checked_sub(NAMED) {
+            tell(format_args!("and {more} more of the kind"));
         }
         Ok(())
     }
 }
 
-/// How many sites are named that were left alone for one reason.
+/// How many sites are named that were left alone for one reason, and how many other things are told.
 const NAMED: usize = 8;
 
 /// Says which sites have no probe, and why: what the script counts is without them.
@@ -251,7 +259,9 @@ impl Collector for Scripting<'_> {
     }
 
     fn gone(&mut self, armed: Armed, _who: Who, end: End) -> Result<(), Error> {
-        self.leave(&armed, end.memory)
+        // Who runs another program is followed there.
+        let beside = beside_numbers(&armed, end.memory).into_iter().filter(|note| note.code != "exec");
+        self.leave(&armed, beside)
     }
 
     fn of_sharing(&mut self, _pid: i32, _who: Who, _probes: Vec<ProbeSummary>, _exit: Option<Exit>) {}
@@ -277,7 +287,10 @@ impl Collector for Scripting<'_> {
     }
 
     fn finish(&mut self, targets: Vec<Finished>, _exit: Option<Exit>) -> Result<(), Error> {
-        targets.into_iter().try_for_each(|target| self.leave(&target.armed, target.memory))?;
+        targets.into_iter().try_for_each(|target| {
+            let beside = beside_numbers(&target.armed, target.memory);
+            self.leave(&target.armed, beside)
+        })?;
         self.end()
     }
 

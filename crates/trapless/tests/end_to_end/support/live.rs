@@ -117,11 +117,6 @@ impl Told {
     pub fn assert_whole(&self) {
         assert_eq!(left_out(&self.err), Vec::<&str>::new());
     }
-
-    /// Whether its memory is still in the target.
-    pub fn memory_stays(&self) -> bool {
-        self.err.lines().any(|line| line.starts_with(MEMORY_STAYS))
-    }
 }
 
 /// Has the target do something, and fails where it finds anything wrong.
