@@ -46,10 +46,10 @@ pub(crate) struct Piece {
     pub copy: u8,
     /// Address that a followed call returns to, or 0.
     pub return_point: u64,
-    /// Where such a call has it ([`trapless_wire::JournalSite::kept_at`]).
-    pub kept_at: i32,
+    /// Where such a call has it ([`trapless_wire::JournalSite::kept`]).
+    pub kept: i16,
     /// How its function signs it ([`trapless_wire::JournalSite::signs`]).
-    pub signs: i32,
+    pub signs: u16,
     /// The places of its displaced instructions: original address, address of the copy.
     pub places: Vec<(u64, u64)>,
     /// What is served, of a site that traps.

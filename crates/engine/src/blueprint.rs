@@ -353,7 +353,7 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
         detour_size: piece.length as u32,
         copy: piece.copy,
         return_at: piece.return_point.saturating_sub(piece.address) as u32,
-        kept_at: piece.kept_at,
+        kept: piece.kept,
         signs: piece.signs,
         role: role as u8,
         ahead: site.request.address.saturating_sub(site.displaced.start) as u8,

@@ -29,10 +29,6 @@ const MAX_LOADS: u32 = 1 << 22;
 /// calls counts as one.
 const MAX_LOADS_OF_A_WORD: u32 = 1 + 128;
 
-/// The most that a call's return address is kept away from its slot: functions with larger frames are rare.
-const FARTHEST: u32 = 1 << 20;
-const _: () = assert!(trapless_wire::NOWHERE.unsigned_abs() > FARTHEST);
-
 /// What is known of a return point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
@@ -258,9 +254,7 @@ pub(crate) fn is_unwinders(
 pub(crate) fn points(session: &FoundSession) -> Points {
     let follow = session.journal.sites().filter(|site| site.return_at != 0);
     let point = |site: trapless_wire::SiteWrites<'_>| {
-        // None is so far away where it is kept nowhere.
-        let kept_at = Some(site.kept_at).filter(|at| at.unsigned_abs() <= FARTHEST);
-        (site.return_point(), Point { kept_at, signed_by: site.signed_by() })
+        (site.return_point(), Point { kept_at: site.kept_at(), signed_by: site.signed_by() })
     };
     follow.map(point).collect()
 }

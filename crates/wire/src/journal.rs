@@ -146,12 +146,10 @@ pub struct JournalSite {
     pub detour: u64,
     /// How far into the detour followed calls return; 0 when calls are not followed by a detour.
     pub return_at: u32,
-    /// Where a followed call has its return point while its function runs, from its slot on, in bytes
-    /// ([`trapless_isa::Isa::return_kept_at`]); [`NOWHERE`] if there is no such place.
-    pub kept_at: i32,
-    /// The instruction by which its function signs return addresses ([`trapless_isa::Isa::return_signed_by`]): how far behind `site` it stands, in
-    /// bytes, with bit 0 set; 0 if there is none. See [`JournalSite::signed_by`].
-    pub signs: i32,
+    /// Where a followed call has its return point while its function runs: see [`JournalSite::kept_at`].
+    pub kept: i16,
+    /// The instruction by which its function signs return addresses: see [`JournalSite::signed_by`].
+    pub signs: u16,
     /// Size of the detour in bytes.
     pub detour_size: u32,
     /// Id of its probe, by which the [`Schema`](crate::Schema) knows it.
@@ -170,12 +168,15 @@ pub struct JournalSite {
     pub role: u8,
     /// How far behind `site` the probed instruction is, if others make room ahead of it.
     pub ahead: u8,
-    /// Zero.
-    pub reserved: u32,
 }
 
-/// Of [`JournalSite::kept_at`].
-pub const NOWHERE: i32 = i32::MIN;
+/// [`JournalSite::kept`] where there is no such place, or none is known.
+pub const NOWHERE: i16 = i16::MIN;
+/// In so many bytes [`JournalSite::kept`] counts, and [`JournalSite::signs`] in so many.
+const KEPT_UNIT: i32 = 8;
+const SIGNS_UNIT: i64 = 4;
+/// [`JournalSite::signs`] of an instruction at the site itself. One may stand ahead of it, and 0 is none.
+const SIGNS_AT_SITE: i64 = 2;
 
 /// What a site is there for, where that makes a difference to those who find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,15 +219,31 @@ impl JournalSite {
         self.role == SiteRole::Lookup as u8
     }
 
-    /// [`Self::signs`] of a function that does it by the instruction at `address`, if it does.
-    pub fn signs_by(site: u64, address: Option<u64>) -> Option<i32> {
-        let offset = |address: u64| i32::try_from(address.wrapping_sub(site).cast_signed()).ok();
-        address.map_or(Some(0), |address| offset(address).map(|offset| offset | 1))
+    /// [`Self::kept`] of a function that has its return address so many bytes from the call's slot on, while it runs, if it is anywhere
+    /// ([`trapless_isa::Isa::return_kept_at`]). One that is farther away than frames are large is not known.
+    pub fn keeps_at(distance: Option<i32>) -> i16 {
+        let kept = distance.filter(|distance| distance % KEPT_UNIT == 0);
+        kept.and_then(|distance| i16::try_from(distance / KEPT_UNIT).ok()).unwrap_or(NOWHERE)
+    }
+
+    /// Where a followed call has its return point while its function runs, from its slot on, in bytes.
+    pub fn kept_at(&self) -> Option<i32> {
+        (self.kept != NOWHERE).then(|| i32::from(self.kept) * KEPT_UNIT)
+    }
+
+    /// [`Self::signs`] of a function that signs its return addresses by the instruction at `address`, if it does
+    /// ([`trapless_isa::Isa::return_signed_by`]). `None` where that is too far away.
+    pub fn signs_by(site: u64, address: Option<u64>) -> Option<u16> {
+        let Some(address) = address else { return Some(0) };
+        let behind = address.wrapping_sub(site).cast_signed();
+        let units = (behind % SIGNS_UNIT == 0).then(|| behind / SIGNS_UNIT + SIGNS_AT_SITE)?;
+        u16::try_from(units).ok().filter(|units| *units > 0)
     }
 
     /// Address of the instruction by which its function signs return addresses.
     pub fn signed_by(&self) -> Option<u64> {
-        (self.signs != 0).then(|| self.site.wrapping_add_signed((self.signs & !1).into()))
+        let behind = (i64::from(self.signs) - SIGNS_AT_SITE) * SIGNS_UNIT;
+        (self.signs != 0).then(|| self.site.wrapping_add_signed(behind))
     }
 
     /// Whether it is one of the places where a function is left, and not the probe's own.
@@ -317,4 +334,38 @@ pub struct WriteShape {
 }
 
 // The region is read by other tools of the same version.
-const _: () = assert!(size_of::<JournalSite>() == 48 && size_of::<JournalWrite>() == 24);
+const _: () = assert!(size_of::<JournalSite>() == 40 && size_of::<JournalWrite>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_return_addresses_are_and_how_they_are_signed_comes_back() {
+        for (distance, known) in [
+            (None, None),
+            (Some(0), Some(0)),
+            (Some(16), Some(16)),
+            (Some(-24), Some(-24)),
+            (Some(-8 * 32767), Some(-8 * 32767)),
+            (Some(-8 * 32768), None),
+            (Some(1 << 20), None),
+            (Some(-20), None),
+        ] {
+            let site = JournalSite { kept: JournalSite::keeps_at(distance), ..JournalSite::zeroed() };
+            assert_eq!(site.kept_at(), known, "{distance:?}");
+        }
+        let at = 0x40_0000u64;
+        for behind in [-4i64, 0, 4, 8, 4 * 65533] {
+            let address = Some(at.wrapping_add_signed(behind));
+            let signs = JournalSite::signs_by(at, address).unwrap();
+            let site = JournalSite { site: at, signs, ..JournalSite::zeroed() };
+            assert_eq!(site.signed_by(), address, "{behind}");
+        }
+        for far in [-8i64, 2, 4 * 65534, i64::MIN] {
+            assert_eq!(JournalSite::signs_by(at, Some(at.wrapping_add_signed(far))), None, "{far}");
+        }
+        assert_eq!(JournalSite::signs_by(at, None), Some(0));
+        assert_eq!(JournalSite::zeroed().signed_by(), None);
+    }
+}

@@ -138,7 +138,7 @@ impl<'m> Drawing<'_, 'm> {
         };
         let (detour, shape) = drawn(false)?;
         let follows = detour.return_point.is_some();
-        let (kept_at, signs) = if follows { self.kept_at(site) } else { (NOWHERE, 0) };
+        let (kept, signs) = if follows { self.kept(site) } else { (NOWHERE, 0) };
         let found =
             || drawn(true).map_or_else(|_| Vec::new(), |(told, _)| rows(&told.frames, arena.facts.word));
         code.extend_from_slice(&detour.code);
@@ -150,7 +150,7 @@ impl<'m> Drawing<'_, 'm> {
             moved: Vec::new(),
             copy: 0,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
-            kept_at,
+            kept,
             signs,
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
@@ -172,12 +172,13 @@ impl<'m> Drawing<'_, 'm> {
     }
 
     /// Where a followed call of a site's function has its return address, and how it is signed.
-    fn kept_at(&self, site: &PlannedSite<'_>) -> (i32, i32) {
+    fn kept(&self, site: &PlannedSite<'_>) -> (i16, u16) {
         let (isa, function) = (self.isa(site), site.site(&self.plan.modules));
-        let signs = JournalSite::signs_by(site.displaced.start, isa.return_signed_by(&function));
-        let kept_at = isa.return_kept_at(&function).unwrap_or(NOWHERE);
-        // No function is so long. Where nothing is known of how it signs, what it has signed is let be.
-        signs.map_or((NOWHERE, 1), |signs| (kept_at, signs))
+        match JournalSite::signs_by(site.displaced.start, isa.return_signed_by(&function)) {
+            Some(signs) => (JournalSite::keeps_at(isa.return_kept_at(&function)), signs),
+            // No function is so long. What is signed far from the site is let be: nothing at the site signs.
+            None => (NOWHERE, JournalSite::signs_by(0, Some(0)).unwrap_or_default()),
+        }
     }
 
     /// Adds a slot, and behind it the landing pad of the returns.
@@ -204,7 +205,7 @@ impl<'m> Drawing<'_, 'm> {
             moved: Vec::new(),
             copy: slot.copy as u8,
             return_point: 0,
-            kept_at: NOWHERE,
+            kept: NOWHERE,
             signs: 0,
             places: vec![(site.displaced.start, site.displaced.start)],
             trap: Some(Box::new(TrapSite {
