@@ -71,7 +71,7 @@ pub use plan::{Plan, PlannedSite, Stretch};
 pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};
 pub use region::Region;
-pub use remove::{Kept, Removed, remove, remove_held, stop_again};
+pub use remove::{Kept, Removed, remove, remove_again, remove_held};
 pub use request::{Code, Function, Meant, Module, Request, Role, Unwinder, Wanted};
 pub use script::{AT_RETURN, Clause, Clauses, Script, ScriptMemory, Unrun, Walks};
 pub use session::Session;

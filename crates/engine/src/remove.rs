@@ -100,6 +100,14 @@ enum Visit {
     Beside,
 }
 
+impl Visit {
+    /// One of several, if there can be: a breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
+    fn first(session: &FoundSession) -> Self {
+        let traps = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
+        if traps { Self::Last } else { Self::WithMore }
+    }
+}
+
 /// Looking again is worth a stop that is shorter than this, if only memory is to be had for it.
 const SHORT: Duration = Duration::from_millis(10);
 
@@ -114,11 +122,9 @@ pub fn remove(
     let mut removed = Removed::default();
     // Another tool may be quicker than we are to look again, and arm at the same address.
     let own = session.inode(process)?;
-    // A breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
-    let traps_for_handlers = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
     for tries in 0.. {
         let mut now = Removed::default();
-        let visit = if tries + 1 < TRIES && !traps_for_handlers { Visit::WithMore } else { Visit::Last };
+        let visit = if tries + 1 < TRIES { Visit::first(session) } else { Visit::Last };
         let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
         let result = match inode {
             Ok(inode) if inode.is_some() && inode == own => {
@@ -157,7 +163,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// It cannot be stopped, and what shows handlers of signals the program is in it yet.
-pub fn stop_again<'p>(
+fn stop_again<'p>(
     process: &'p Process,
     session: &FoundSession,
     options: &StopOptions,
@@ -181,7 +187,29 @@ pub fn stop_again<'p>(
     }
 }
 
-/// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove`] has to come back.
+/// Comes back for what [`remove_held`] has left in a process that goes on.
+///
+/// # Errors
+/// It cannot be stopped or changed, and what shows handlers of signals the program is in it yet.
+pub fn remove_again(
+    process: &Process,
+    session: &FoundSession,
+    options: &StopOptions,
+    first: Removed,
+) -> Result<Removed, EngineError> {
+    let again = match stop_again(process, session, options, &first) {
+        Ok(Some(stopped)) => remove(process, stopped, session),
+        Ok(None) => return Ok(first),
+        Err(error) => Err(error),
+    };
+    match again {
+        Ok(again) => Ok(first.then(again)),
+        Err(error) if first.has_thread_inside() => Err(error),
+        Err(_) => Ok(first),
+    }
+}
+
+/// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove_again`] has to come back.
 ///
 /// # Errors
 /// Those of the first try of [`remove`].
@@ -189,7 +217,7 @@ pub fn remove_held(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<
     let process = stopped.process();
     let mut removed = Removed::default();
     if session.inode(process)?.is_some() {
-        remove_stopped(process, stopped, session, Visit::WithMore, &mut removed)?;
+        remove_stopped(process, stopped, session, Visit::first(session), &mut removed)?;
     }
     Ok(removed)
 }
@@ -201,7 +229,7 @@ impl Removed {
     }
 
     /// Whether more than memory may be left to be taken out, since a thread is inside.
-    pub fn has_thread_inside(&self) -> bool {
+    fn has_thread_inside(&self) -> bool {
         self.kept == Some(Kept::Thread)
     }
 

@@ -19,7 +19,7 @@ use crate::report::{Note, count};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use trapless_engine::{EngineError, FoundSession, Removed, find_sessions, remove, remove_held, stop_again};
+use trapless_engine::{EngineError, FoundSession, Removed, find_sessions, remove, remove_again, remove_held};
 use trapless_process::family::FamilyEvent;
 use trapless_process::{Pid, Process, StopError, processes, same_memory};
 
@@ -214,16 +214,7 @@ impl Follower<'_> {
             // Mostly it is what a call has just left behind.
             (Ok(first), Some(session)) if first.may_pass() => {
                 let options = super::super::super::stop_options(self.run.allow_seccomp);
-                let again = stop_again(&process, &session, &options, &first);
-                let again = again.and_then(|stopped| match stopped {
-                    Some(stopped) => remove(&process, stopped, &session),
-                    None => Ok(Removed::default()),
-                });
-                match again {
-                    Ok(again) => Ok(first.then(again)),
-                    Err(error) if first.has_thread_inside() => Err(error),
-                    Err(_) => Ok(first),
-                }
+                remove_again(&process, &session, &options, first)
             }
             (removed, _) => removed,
         };
