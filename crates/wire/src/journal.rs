@@ -176,7 +176,7 @@ pub const NOWHERE: i16 = i16::MIN;
 const KEPT_UNIT: i32 = 8;
 const SIGNS_UNIT: i64 = 4;
 /// [`JournalSite::signs`] of an instruction at the site itself. One may stand ahead of it, and 0 is none.
-const SIGNS_AT_SITE: i64 = 2;
+pub const SIGNS_AT_SITE: u16 = 2;
 
 /// What a site is there for, where that makes a difference to those who find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,13 +236,13 @@ impl JournalSite {
     pub fn signs_by(site: u64, address: Option<u64>) -> Option<u16> {
         let Some(address) = address else { return Some(0) };
         let behind = address.wrapping_sub(site).cast_signed();
-        let units = (behind % SIGNS_UNIT == 0).then(|| behind / SIGNS_UNIT + SIGNS_AT_SITE)?;
+        let units = (behind % SIGNS_UNIT == 0).then(|| behind / SIGNS_UNIT + i64::from(SIGNS_AT_SITE))?;
         u16::try_from(units).ok().filter(|units| *units > 0)
     }
 
     /// Address of the instruction by which its function signs return addresses.
     pub fn signed_by(&self) -> Option<u64> {
-        let behind = (i64::from(self.signs) - SIGNS_AT_SITE) * SIGNS_UNIT;
+        let behind = (i64::from(self.signs) - i64::from(SIGNS_AT_SITE)) * SIGNS_UNIT;
         (self.signs != 0).then(|| self.site.wrapping_add_signed(behind))
     }
 

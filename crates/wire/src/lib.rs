@@ -44,8 +44,8 @@ pub use header::{
     ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, ThreadMemory, VERSION,
 };
 pub use journal::{
-    Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, NOWHERE, SiteRole, SiteState,
-    SiteWrites, Write, WriteKind, WriteShape,
+    Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, NOWHERE, SIGNS_AT_SITE, SiteRole,
+    SiteState, SiteWrites, Write, WriteKind, WriteShape,
 };
 pub use messages::*;
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
 use trapless_isa::frames::{Place, Point, rows};
 use trapless_isa::{DetourRequest, Displaced, Facts, Slot};
-use trapless_wire::{JournalSite, NOWHERE};
+use trapless_wire::{JournalSite, NOWHERE, SIGNS_AT_SITE};
 
 impl<'m> Drawing<'_, 'm> {
     /// Writes all pieces.
@@ -177,7 +177,7 @@ impl<'m> Drawing<'_, 'm> {
         match JournalSite::signs_by(site.displaced.start, isa.return_signed_by(&function)) {
             Some(signs) => (JournalSite::keeps_at(isa.return_kept_at(&function)), signs),
             // No function is so long. What is signed far from the site is let be: nothing at the site signs.
-            None => (NOWHERE, JournalSite::signs_by(0, Some(0)).unwrap_or_default()),
+            None => (NOWHERE, SIGNS_AT_SITE),
         }
     }
 

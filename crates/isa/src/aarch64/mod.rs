@@ -93,7 +93,7 @@ impl Isa for AArch64 {
     }
 
     fn return_kept_at(&self, site: &Site<'_>) -> Option<i32> {
-        returns::saved(site).and_then(|saved| i32::try_from(saved.offset).ok())
+        returns::saved(site).and_then(|offset| i32::try_from(offset).ok())
     }
 
     fn return_signed_by(&self, site: &Site<'_>) -> Option<u64> {
@@ -101,7 +101,7 @@ impl Isa for AArch64 {
     }
 
     fn signs_return(&self, code: &[u8]) -> bool {
-        decode::word(code).is_some_and(|word| returns::key(word).is_some())
+        decode::word(code).and_then(returns::key).is_some()
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

@@ -49,15 +49,6 @@ pub fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Where a function keeps its return address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// Relative to sp at the entry, in bytes; negative, a multiple of 8.
-    pub offset: i64,
-    /// Which of the keys it was signed with before, if any: the number of the hint.
-    pub key: Option<u8>,
-}
-
 /// The key by which an instruction signs the return address: the number of the hint.
 pub(super) fn key(word: u32) -> Option<u8> {
     match form(word) {
@@ -68,20 +59,19 @@ pub(super) fn key(word: u32) -> Option<u8> {
 
 /// The address of the first instruction that signs the return address.
 pub(super) fn signed_by(site: &Site<'_>) -> Option<u64> {
-    let index =
-        site.code.chunks_exact(4).position(|chunk| word(chunk).is_some_and(|word| key(word).is_some()))?;
+    let index = site.code.chunks_exact(4).position(|chunk| word(chunk).and_then(key).is_some())?;
     Some(site.function + 4 * index as u64)
 }
 
-/// Where the function keeps its return address, if it stores it in one place only.
-pub fn saved(site: &Site<'_>) -> Option<Saved> {
+/// Where the function keeps its return address, if it stores it in one place only and signs it before, if at all: relative to sp at the entry,
+/// in bytes; negative, a multiple of 8.
+pub fn saved(site: &Site<'_>) -> Option<i64> {
     let mut state = State::ENTRY;
     for word in site.code.chunks_exact(4).filter_map(word) {
         state.step(word).ok()?;
     }
-    let (offset, key) = (state.saved?, state.saved_key);
-    let is_one_place = offset < 0 && offset % 8 == 0 && !state.elsewhere && key == state.key;
-    is_one_place.then_some(Saved { offset, key })
+    let is_one_place = !state.elsewhere && state.saved_key == state.key;
+    state.saved.filter(|offset| *offset < 0 && offset % 8 == 0 && is_one_place)
 }
 
 impl State {

@@ -6,8 +6,8 @@ use crate::support::live::Live;
 use crate::support::tool::{detach, kill_after, length_of, moments, trapless};
 use crate::support::{Program, Target, arenas, eventually};
 
-/// Threads that hardly ever are elsewhere than in a body which reads `text`. Signals come all the time, to a handler that has a stub of ours meanwhile, and looks
-/// where it interrupts the program. Where a thread begins, that is not in its own code.
+/// Threads that hardly ever are elsewhere than in a body which reads `text`. Signals come all the time, to a handler that has a stub of ours
+/// meanwhile, and looks where it interrupts the program. Where a thread begins, that is not in its own code.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -20,7 +20,7 @@ const SOURCE: &str = r#"
 #define THREADS 4
 extern char __executable_start, etext;
 static volatile int stop;
-static volatile long handled, foreign, wrong, calls[THREADS][8];
+static volatile long handled, foreign, wrong;
 static char text[200];
 __attribute__((noinline)) long called(const char *text, long n) { __asm__ volatile("" ::: "memory"); return 2 * n + text[0]; }
 static void handler(int number, siginfo_t *info, void *context) {
@@ -30,10 +30,9 @@ static void handler(int number, siginfo_t *info, void *context) {
     if (ip < &__executable_start || ip >= &etext) foreign++;
 #endif
 }
-static void *worker(void *own) {
+static void *worker(void *unused) {
     for (long n = 0; !stop; n++) {
         if (called(text, n) != 2 * n + 'x') __atomic_add_fetch(&wrong, 1, __ATOMIC_RELAXED);
-        ++*(volatile long *)own;
     }
     return NULL;
 }
@@ -42,7 +41,7 @@ int main(void) {
     struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigaction(SIGUSR1, &action, NULL);
     pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, worker, (void *)calls[i]);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, worker, NULL);
     puts("ready");
     fflush(stdout);
     fd_set in;
@@ -86,7 +85,8 @@ fn ends_well(target: &mut Target) {
     );
 }
 
-/// Each hit that has begun its body is in all of its numbers, but for those that handlers have interrupted; nothing of ours is left, and handlers see the program, bodies that read memory or not.
+/// Each hit that has begun its body is in all of its numbers, but for those that handlers have interrupted; nothing of ours is left, and handlers
+/// see the program, bodies that read memory or not.
 #[test]
 fn threads_finish_the_bodies_they_are_in() {
     let program = Program::build("inside", SOURCE, &["-pthread", "-g"]);

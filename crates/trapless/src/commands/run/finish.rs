@@ -97,19 +97,19 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
         children,
         sharing_children: armed.session.sharing_children(),
         lost_sites: armed.session.lost_sites(),
-        notes: notes(armed)
-            .into_iter()
-            .chain(memory)
-            .chain(hidden_children(armed))
-            .chain(of_anybody(now))
-            .collect(),
+        notes: all_notes(armed, memory).chain(of_anybody(now)).collect(),
     }
 }
 
 /// What is to be known of a run beside its numbers. `memory`: what became of ours.
 pub(in crate::commands) fn beside_numbers(armed: &Armed, memory: Vec<Note>) -> Vec<Note> {
     let lost = lost(&armed.session.lost_sites()).into_iter().map(|text| Note { code: "lost", text });
-    lost.chain(notes(armed)).chain(memory).chain(hidden_children(armed)).collect()
+    lost.chain(all_notes(armed, memory)).collect()
+}
+
+/// What is to be known of a run, and what became of `memory` of ours and of children.
+fn all_notes(armed: &Armed, memory: Vec<Note>) -> impl Iterator<Item = Note> {
+    notes(armed).into_iter().chain(memory).chain(hidden_children(armed))
 }
 
 /// What became of memory of ours: of sessions before, and of this one.
