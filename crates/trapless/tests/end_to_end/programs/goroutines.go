@@ -157,7 +157,7 @@ func main() {
 	for input.Scan() {
 		var all sync.WaitGroup
 		var lock sync.Mutex
-		total := 0
+		total, others := 0, runtime.NumGoroutine()
 		all.Add(goroutines)
 		for i := 0; i < goroutines; i++ {
 			go Works(i, func(sum int) {
@@ -168,6 +168,10 @@ func main() {
 			})
 		}
 		all.Wait()
+		// What they have done is told ahead of their return.
+		for runtime.NumGoroutine() > others {
+			runtime.Gosched()
+		}
 		fmt.Println(total)
 	}
 }
