@@ -21,10 +21,9 @@ pub(crate) fn require(
     stopped: &mut Stopped<'_>,
     word: RemoteAddr,
 ) -> Result<(), EngineError> {
-    let threads: Vec<Tid> = stopped.threads().iter().map(|thread| thread.tid()).collect();
-    let (first, others) = threads.split_at(threads.len().min(ASKED / 2));
-    let last = others.iter().rev().take(ASKED / 2);
-    for &tid in first.iter().chain(last) {
+    let mut by_age = process.threads()?;
+    by_age.retain(|&tid| stopped.thread(tid).is_some());
+    for tid in sample(&by_age) {
         let args = [libc::PR_GET_TSC as u64, word.0, 0, 0, 0, 0];
         let asked = stopped.remote_on(tid, |remote| remote.syscall(remote.abi().prctl, args));
         match asked {
@@ -39,4 +38,23 @@ pub(crate) fn require(
         }
     }
     Ok(())
+}
+
+/// The oldest and the youngest of threads by age.
+fn sample(by_age: &[Tid]) -> impl Iterator<Item = Tid> {
+    let (first, others) = by_age.split_at(by_age.len().min(ASKED / 2));
+    first.iter().chain(others.iter().rev().take(ASKED / 2)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_youngest_thread_is_asked_though_numbers_have_started_again() {
+        let by_age: Vec<Tid> = (32762..=32768).chain(300..320).map(Tid).collect();
+        let asked: Vec<i32> = sample(&by_age).map(|tid| tid.0).collect();
+        assert_eq!(asked, [32762, 32763, 32764, 32765, 319, 318, 317, 316]);
+        assert_eq!(sample(&by_age[..6]).count(), 6);
+    }
 }

@@ -252,7 +252,8 @@ impl Process {
         parse_stat(&self.read_proc(&format!("task/{tid}/stat"))?)
     }
 
-    /// Its threads now, in no order. Exited ones that are not yet gone are among them.
+    /// Its threads now, oldest first (`copy_process` appends to the list that `proc_task_readdir` goes by), which their numbers need not
+    /// tell: those start again from small ones. Exited ones that are not yet gone are among them.
     ///
     /// # Errors
     /// [`ProcError`] if it ended.
