@@ -164,9 +164,10 @@ impl Answer {
             Answer::NoMemory => vec![answers::NO_MEMORY],
             Answer::Runs => vec![answers::RUNS],
             Answer::Removed(removed) => {
-                let Removed { restored, left, returns, kept, freed, stopped, ended, without_stub } = *removed;
+                let Removed { restored, left, returns, kept, freed, stopped, ended, without_stub, cut } =
+                    *removed;
                 let mut bytes = vec![answers::REMOVED, kept.map_or(0, |kept| kept as u8 + 1)];
-                for number in [restored, left, returns, freed, ended, without_stub] {
+                for number in [restored, left, returns, freed, ended, without_stub, cut] {
                     bytes.extend((number as u64).to_le_bytes());
                 }
                 write_duration(&mut bytes, stopped);
@@ -204,6 +205,7 @@ impl Answer {
                 freed: reader.count("sessions")?,
                 ended: reader.count("children")?,
                 without_stub: reader.count("handlers")?,
+                cut: reader.count("bodies")?,
                 stopped: reader.duration()?,
             }),
             answers::FAILED => Answer::Failed(Failure::read(&mut reader)?),

@@ -31,6 +31,7 @@ mod goroutines;
 mod home;
 mod judge;
 mod kept;
+mod leaving;
 mod mapped;
 mod own_stacks;
 mod patch;

@@ -20,18 +20,22 @@
 //!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
 //!    tries again.
 //! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds. Where a thread is inside,
-//!    what shows the program to handlers of signals stays until it is out or we come no more.
+//!    or in a handler that has interrupted a body, what shows the program to handlers of signals stays until it is out or we come no more.
 
 use crate::{
     EngineError, FoundSession, entrances,
     found::{find_headers, find_removed},
-    gate, reach, returns,
+    gate,
+    leaving::{self, OUT_SOON, OUT_WITHIN},
+    reach, returns,
     scan::Ranges,
-    semaphores, signals, stepping, writes,
+    semaphores, signals, writes,
 };
-use std::time::{Duration, Instant};
-use trapless_isa::{Displaced, Slot};
-use trapless_process::{Process, Registers, RemoteAddr, Stepped, StopOptions, Stopped};
+use std::{
+    cmp::Ordering,
+    time::{Duration, Instant},
+};
+use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
 use trapless_wire::{Header, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
@@ -82,12 +86,17 @@ pub struct Removed {
     pub ended: usize,
     /// How many times the target installed a handler of a signal that could be given no stub: it may have seen detours.
     pub without_stub: usize,
+    /// Bodies of scripts that did not end, since a handler that has interrupted them went elsewhere or had not come back.
+    pub cut: usize,
 }
 
-/// How often a target is looked at in which something leads to us yet, and when for the second time; each pause is twice the last.
-/// Mostly it is what a call has just left behind, or a stack that is being unwound.
+/// How often a target is looked at in which something leads to us yet, and when for the second time; each pause is twice the last, up to the
+/// longest. Mostly it is what a call has just left behind, or a stack that is being unwound.
 const TRIES: u32 = 4;
+/// The same where threads were inside up to the last of those: what they have left behind could not be looked at before.
+const TRIES_AFTER_THREADS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 /// Whether somebody comes back to a target that is let go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +105,8 @@ enum Visit {
     WithMore,
     /// What can be done has to be done now.
     Last,
-    /// A session that is out already is looked after beside another. The next one does that, too.
-    Beside,
+    /// All of it is out but for its memory, which can stay: whoever comes next tries again.
+    ForMemory,
 }
 
 impl Visit {
@@ -122,9 +131,14 @@ pub fn remove(
     let mut removed = Removed::default();
     // Another tool may be quicker than we are to look again, and arm at the same address.
     let own = session.inode(process)?;
+    let mut most = TRIES;
     for tries in 0.. {
         let mut now = Removed::default();
-        let visit = if tries + 1 < TRIES { Visit::first(session) } else { Visit::Last };
+        let visit = match (tries + 1).cmp(&TRIES) {
+            Ordering::Less => Visit::first(session),
+            Ordering::Equal => Visit::Last,
+            Ordering::Greater => Visit::ForMemory,
+        };
         let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
         let result = match inode {
             Ok(inode) if inode.is_some() && inode == own => {
@@ -135,7 +149,8 @@ pub fn remove(
         };
         now.stopped = stopped.resume_and_detach();
         let may_pass = match now.kept {
-            Some(Kept::Unwinding | Kept::Thread) => true,
+            Some(Kept::Unwinding) => true,
+            Some(Kept::Thread) => visit == Visit::WithMore,
             Some(Kept::Context) => now.stopped < SHORT,
             _ => false,
         };
@@ -144,10 +159,13 @@ pub fn remove(
             Err(error) if tries == 0 || removed.has_thread_inside() => return Err(error),
             Err(_) => break,
         }
-        if !may_pass || visit == Visit::Last {
+        if removed.has_thread_inside() {
+            most = TRIES_AFTER_THREADS;
+        }
+        if !may_pass || tries + 1 >= most {
             break;
         }
-        std::thread::sleep(PAUSE * (1 << tries));
+        std::thread::sleep(LONGEST_PAUSE.min(PAUSE * (1 << tries)));
         match stop_again(process, session, &options, &removed)? {
             Some(again) => stopped = again,
             None => break,
@@ -245,6 +263,7 @@ impl Removed {
             stopped: self.stopped.max(now.stopped),
             ended: self.ended + now.ended,
             without_stub: self.without_stub.max(now.without_stub),
+            cut: self.cut.max(now.cut),
         }
     }
 }
@@ -266,7 +285,7 @@ fn remove_stopped(
     };
     let mut out = vec![(session, kept)];
     for other in &others {
-        if let Ok(kept) = take_out(process, stopped, other, Visit::Beside, &mut Removed::default()) {
+        if let Ok(kept) = take_out(process, stopped, other, Visit::ForMemory, &mut Removed::default()) {
             out.push((other, kept));
         }
     }
@@ -344,10 +363,15 @@ fn take_out(
     // One that cannot be opened opens itself in time.
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
-    leave_slots(stopped, session)?;
-    let all_out =
-        step_out(stopped, session, &arenas, if visit == Visit::Last { OUT_WITHIN } else { OUT_SOON });
-    let is_left_inside = visit == Visit::WithMore && !all_out;
+    leaving::leave_slots(stopped, session)?;
+    let all_out = leaving::step_out(
+        stopped,
+        session,
+        &arenas,
+        if visit == Visit::Last { OUT_WITHIN } else { OUT_SOON },
+    );
+    let cut = signals::cut(process, header);
+    let is_left_inside = visit == Visit::WithMore && (!all_out || cut > 0);
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
@@ -362,6 +386,7 @@ fn take_out(
     if is_left_inside {
         return Ok(Some(Kept::Thread));
     }
+    removed.cut = cut;
     let handlers_back = signals::put_back(process, stopped, header);
     write_state(process, header, SessionState::Removed)?;
     // What needs all of the memory comes first.
@@ -386,84 +411,6 @@ fn restore(
     removed.restored += taken.restored;
     removed.left += taken.left;
     Ok(taken.covered)
-}
-
-/// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to
-/// the next. Nothing is run for it, so nothing can block or fault.
-///
-/// Only a copy of several instructions is finished first: what is left of it is jumps, since the first one has run.
-fn leave_slots(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<(), EngineError> {
-    let mut slots: Vec<SiteWrites<'_>> = session.journal.sites().filter(|site| site.traps()).collect();
-    slots.sort_unstable_by_key(|e| e.detour);
-    let in_slots: Vec<_> = stopped
-        .threads()
-        .iter()
-        .filter_map(|thread| {
-            let ip = thread.registers().ip().0;
-            let after = slots.partition_point(|e| e.detour <= ip);
-            let entry = slots[after.checked_sub(1)?];
-            (ip - entry.detour <= u64::from(entry.copy)).then_some((thread.tid(), entry))
-        })
-        .collect();
-    for (tid, entry) in in_slots {
-        let inside = entry.detour + 1..entry.detour + u64::from(entry.copy);
-        // Where it fails the thread is gone, or stays and keeps the memory.
-        let _ = stopped.step_until(tid, MAX_COPY, |registers| !inside.contains(&registers.ip().0));
-        let Some(thread) = stopped.thread(tid) else { continue };
-        let displaced = Displaced { start: entry.site, length: entry.displaced, instructions: 1 };
-        let slot = Slot { code: Vec::new(), copy: u32::from(entry.copy), boosted: true };
-        let offset = thread.registers().ip().0.wrapping_sub(entry.detour);
-        if let Some(ip) = slot.original_of(&displaced, offset) {
-            crate::arm::set_ip(stopped, tid, ip)?;
-        }
-    }
-    Ok(())
-}
-
-/// The most instructions that a copy in a slot takes.
-const MAX_COPY: u32 = 8;
-
-/// The most steps a detour takes: its routines look through some pages of stack.
-const MAX_STEPS: u32 = 20_000;
-
-/// The same where it calls bodies, whose loops are bounded, and whose routines read memory by system calls.
-const MAX_STEPS_WITH_BODIES: u32 = 400_000;
-
-/// How long all threads together may take for it. A thousand threads in detours need a tenth of it. Where a target has made more of them
-/// loop there, the others are not to stand for as long as that takes: what is inside then stays inside, and keeps our memory.
-const OUT_WITHIN: Duration = Duration::from_secs(10);
-
-/// The same where the target goes on then, and they with it: what is a pause that nobody notices. A step takes about two microseconds.
-const OUT_SOON: Duration = Duration::from_millis(2);
-
-/// Step 2. Whether every thread is out.
-///
-/// One that faults in an arena is about to go to its handler, which needs to be shown the program yet: by its stub, or by its own probe.
-fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges, within: Duration) -> bool {
-    let deadline = Instant::now() + within;
-    let handlers: Vec<u64> =
-        session.journal.planned().filter(|site| site.is_handler()).map(|site| site.site).collect();
-    let is_inside = |registers: &Registers| {
-        let ip = registers.ip().0;
-        arenas.find(ip).is_some() || handlers.contains(&ip)
-    };
-    let inside: Vec<_> =
-        stopped.threads().iter().filter(|t| is_inside(t.registers())).map(|t| t.tid()).collect();
-    let most = if session.header.program == 0 { MAX_STEPS } else { MAX_STEPS_WITH_BODIES };
-    let mut all_out = true;
-    for tid in inside {
-        let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
-        let mut out = stepping::step_until(stopped, tid, most, ends);
-        if let Ok(Stepped::Faulted(signal)) = out
-            && signals::is_shown(stopped, &session.header, &handlers, signal)
-            && stopped.deliver(tid).is_ok_and(|delivered| delivered)
-        {
-            out = stepping::step_until(stopped, tid, most, ends);
-        }
-        let is_out = stopped.thread(tid).is_some_and(|thread| !is_inside(thread.registers()));
-        all_out &= matches!(out, Ok(Stepped::Done(_))) && is_out;
-    }
-    all_out
 }
 
 fn write_state(process: &Process, header: &Header, state: SessionState) -> Result<(), EngineError> {

@@ -149,6 +149,13 @@ pub(crate) fn without_stub(process: &Process, header: &Header) -> usize {
     process.read_word(at).map_or(0, |count| count as usize)
 }
 
+/// How many bodies are interrupted by handlers, or were left for good by those that went elsewhere.
+pub(crate) fn cut(process: &Process, header: &Header) -> usize {
+    let Some(signals) = header.signals() else { return 0 };
+    let count = process.read_word(RemoteAddr(signals.table + u64::from(SIGNAL_CUT)));
+    count.map_or(0, |count| count as usize)
+}
+
 /// Gives the handlers back that stubs stand for. Whether no stub is left.
 pub(crate) fn put_back(process: &Process, stopped: &mut Stopped<'_>, header: &Header) -> bool {
     let Some(signals) = header.signals() else { return true };

@@ -7,7 +7,7 @@ use trapless_isa::{
     Additions, Layout,
     detour::{
         return_sizes,
-        signals::{SIGNAL_MOST_RETURNS, SIGNAL_RETURNS, Signals},
+        signals::{SIGNAL_CUT, Signals},
     },
 };
 
@@ -165,7 +165,7 @@ const ARENA_LIST: u64 = 2304;
 pub const ARENA_LIST_SIZE: usize = (MAX_ARENAS + 1) * size_of::<Arena>();
 
 const _: () = {
-    assert!((SIGNAL_RETURNS + 8 * (SIGNAL_MOST_RETURNS + 1)) as u64 <= ARENA_LIST);
+    assert!((SIGNAL_CUT + 8) as u64 <= ARENA_LIST);
     assert!(ARENA_LIST + ARENA_LIST_SIZE as u64 <= crate::PAGE);
 };
 
@@ -241,6 +241,7 @@ impl Header {
             arena: self.signals,
             stops: 0,
             hops: (0, 0),
+            program: self.program,
             key: 0,
         })
     }

@@ -9,9 +9,9 @@ fn duration() -> impl Strategy<Value = Duration> {
 
 fn removed() -> impl Strategy<Value = Removed> {
     let kept = prop::option::of(prop::sample::select(&Kept::ALL[..]));
-    let counts = any::<[usize; 6]>();
+    let counts = any::<[usize; 7]>();
     (counts, kept, duration()).prop_map(
-        |([restored, left, returns, freed, ended, without_stub], kept, stopped)| Removed {
+        |([restored, left, returns, freed, ended, without_stub, cut], kept, stopped)| Removed {
             restored,
             left,
             returns,
@@ -20,6 +20,7 @@ fn removed() -> impl Strategy<Value = Removed> {
             stopped,
             ended,
             without_stub,
+            cut,
         },
     )
 }

@@ -22,7 +22,8 @@
 //! in: nothing else can show its handler the program.
 //!
 //! A handler that leaves by longjmp leaves the note behind; each stub begins by clearing it. When probes are taken out meanwhile, the frame
-//! tells the program's own place, which is right then, and the note is nobody's: each session has a key of its own.
+//! tells the program's own place, which is right then, and the note is nobody's: each session has a key of its own. A body of a script that was
+//! interrupted there is cut short, so it is counted how many have been shown to handlers and not gone on with ([`SIGNAL_CUT`]).
 //!
 //! # Which handlers have stubs
 //!
@@ -37,6 +38,7 @@
 //! | [`SIGNAL_HANDLERS`] | the handler of each stub, in order; 0: the stub is free |
 //! | [`SIGNAL_UNSEEN`] | how many handlers were installed that could be given no stub |
 //! | [`SIGNAL_RETURNS`] | where the handlers return to that have stubs: addresses that are probed, ended by 0 |
+//! | [`SIGNAL_CUT`] | how many bodies are interrupted, or were left for good by a handler that went elsewhere |
 //!
 //! # Handlers that are probed
 //!
@@ -79,6 +81,8 @@ pub const SIGNAL_UNSEEN: u32 = SIGNAL_STUBS << 3;
 pub const SIGNAL_RETURNS: u32 = SIGNAL_UNSEEN + 8;
 /// The most places that handlers return to.
 pub const SIGNAL_MOST_RETURNS: u32 = 15;
+/// Table: bodies that handlers have not gone back to.
+pub const SIGNAL_CUT: u32 = SIGNAL_RETURNS + 8 * (SIGNAL_MOST_RETURNS + 1);
 
 /// A new action further above the stack pointer than this is not the caller's to be changed.
 pub const ACTION_ON_STACK: u32 = 4096;
@@ -95,6 +99,8 @@ pub struct Signals {
     pub stops: u32,
     /// Where code lies whose jumps into an arena nobody is to be seen at: its address and its size, which is 0 where there is none.
     pub hops: (u64, u64),
+    /// Address of the arena that holds bodies and their routines; 0: there is none.
+    pub program: u64,
     /// What notes are combined with: a number of the session's own, so that nobody takes another's note for one of his, and no address of ours
     /// stands on a stack.
     pub key: u64,

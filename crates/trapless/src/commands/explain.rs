@@ -137,6 +137,7 @@ fn example_layout(machine: Machine, near: u64) -> Layout {
             arena: 0x2200_0000_1000,
             stops: 0,
             hops: (0, 0),
+            program: 0,
             key: 1,
         }),
         gate: 0x2000_1000_0d08,

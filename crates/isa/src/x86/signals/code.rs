@@ -7,7 +7,7 @@
 //! | handler | as the kernel calls one | every register but r10 and r11 is kept |
 //! | inside | rdi, rsi, rdx: as the kernel calls a handler that has interrupted a detour | rdi, rsi, rdx, r11 and what functions keep are kept |
 //! | row | rcx: an address | al: what it stands for; r8: bytes to the place's stack pointer; r9: what was saved; r10: its piece; r11: its arena |
-//! | locate | rcx: an address, rbp: its stack pointer, which is pushed, too; r12: room for levels | rax: the program's address or 0, rbp: its stack pointer; r13: behind the last level |
+//! | locate | rcx: an address, rbp: its stack pointer, which is pushed, too; r12: room for levels | rax: the program's address or 0, rbp: its stack pointer; r13: behind the last level; r15: 1 in a body, else 0 |
 //! | exchange | rdi: what was saved ([`Saved`]) or 0, rsi: the stack pointer it is below of, rbx: a context | |
 //!
 //! A thread in a routine that a detour calls stands in both, and one in a routine of a body in all three. Each is a *level*: what it has saved, and
@@ -54,7 +54,7 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
     routines.unwrap(&mut a, &signals);
     routines.resume(&mut a, &signals);
     routines.row(&mut a, layout);
-    routines.locate(&mut a, layout);
+    routines.locate(&mut a, layout, &signals);
     routines.exchange(&mut a);
     let entries = [routines.deliver, routines.wrap, routines.unwrap, routines.resume, routines.handler];
     let (body, addresses) = a.finish(&entries)?;

@@ -11,6 +11,7 @@ use crate::report::{ChildHits, Exit, Losses, Note, Running, lost, plural};
 use crate::session::Snapshot;
 use crate::terminal::printable;
 use std::time::Duration;
+use trapless_engine::Removed;
 use trapless_session::outcome::Remark;
 
 /// How long a target that has given up its memory may take to be seen to have ended.
@@ -57,7 +58,7 @@ pub(super) fn finish(
                 Ok(removed) => {
                     stopped += removed.stopped;
                     memory = memory_notes(armed.session.freed() + removed.freed, removed.kept);
-                    memory.extend(handlers_without_stub(removed.without_stub));
+                    memory.extend(of_handlers(&removed));
                 }
                 // A target that ended meanwhile took its probes along.
                 Err(_) if armed.process.has_ended_within(ENDING) => {}
@@ -128,13 +129,22 @@ pub(super) fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) ->
     freed.into_iter().chain(kept).collect()
 }
 
-/// Who saw detours where handlers see the program.
-pub(super) fn handlers_without_stub(times: usize) -> Option<Note> {
-    let text = format!(
-        "handlers of signals that could not be shown the program: {}; what they read in contexts may have been a detour's",
-        crate::report::count(times as u64)
-    );
-    (times > 0).then_some(Note { code: "handler-without-stub", text })
+/// Which handlers of signals saw detours where they see the program, and which ones have left bodies of scripts.
+pub(super) fn of_handlers(removed: &Removed) -> impl Iterator<Item = Note> + use<> {
+    let note = |code, times: usize, text: &dyn Fn(String) -> String| {
+        (times > 0).then(|| Note { code, text: text(crate::report::count(times as u64)) })
+    };
+    let unseen = note("handler-without-stub", removed.without_stub, &|times| {
+        format!(
+            "handlers of signals that could not be shown the program: {times}; what they read in contexts may have been a detour's"
+        )
+    });
+    let cut = note("hits-cut-short", removed.cut, &|times| {
+        format!(
+            "hits that may be in some of the script's numbers only: {times}; handlers of signals came in between, and did not go back there"
+        )
+    });
+    unseen.into_iter().chain(cut)
 }
 
 /// What became of children that no tracer is told of.

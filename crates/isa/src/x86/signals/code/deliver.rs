@@ -147,6 +147,10 @@ impl Routines {
         a.store(RBP, RBX, context::NOTE_SHOWN_SP);
         a.put(|a, _| a.xor(r8, rbx));
         a.store(R8, RBX, context::NOTE);
+        if signals.program != 0 {
+            a.set(RDX, signals.table + u64::from(SIGNAL_CUT));
+            a.put(|a, _| a.lock().add(qword_ptr(rdx), r15));
+        }
 
         // Of some faults the description tells the instruction, too.
         let [told, untold] = [number, show].map(|label| a.place(label));

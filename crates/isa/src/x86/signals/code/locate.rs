@@ -2,7 +2,7 @@
 
 use super::{LAST_ROW, LEVEL_SIZE, LEVELS, Routines};
 use crate::assemble::Assemble;
-use crate::detour::*;
+use crate::detour::{signals::Signals, *};
 use crate::frames::*;
 use crate::routines::{Missing, in_arena, instance_of, oldest};
 use crate::x86::{emit::number::*, lower::Lower, runtime::instances};
@@ -81,7 +81,7 @@ impl Routines {
     ///
     /// A routine goes back to a detour, and a body's routine to the body: so one after the other is looked at, up to the detour, and where that
     /// has switched stacks, up to where it did.
-    pub(super) fn locate(&self, a: &mut Lower, layout: &Layout) {
+    pub(super) fn locate(&self, a: &mut Lower, layout: &Layout, signals: &Signals) {
         let [none, again, outer, switched, home] = [(); 5].map(|()| a.label());
         let on = |a: &mut Lower, place: u8, to: usize| {
             let to = a.place(to);
@@ -90,11 +90,19 @@ impl Routines {
         };
         a.bind(self.locate);
         a.copy(R13, R12);
+        a.set(R15, 0);
         a.bind(again);
         a.address(RDX, R12, LEVELS * LEVEL_SIZE);
         a.jump_if_equal(R13, RDX, none);
         self.call(a, self.row);
         on(a, PLACE_UNKNOWN, none);
+        if signals.program != 0 {
+            let elsewhere = a.label();
+            a.set(RDX, signals.program);
+            a.jump_if_not_equal(R11, RDX, elsewhere);
+            a.set(R15, 1);
+            a.bind(elsewhere);
+        }
         a.add(R8, RBP);
         a.store(R9, R13, 0);
         a.store(R8, R13, 8);

@@ -49,6 +49,10 @@ impl Routines {
         a.jump_if_zero(RAX, out);
         a.store(RCX, RBX, context::IP);
         a.store(RDI, RBX, context::SP);
+        if signals.program != 0 {
+            a.set(RDX, signals.table + u64::from(SIGNAL_CUT));
+            a.put(|a, _| a.lock().sub(qword_ptr(rdx), r15));
+        }
         let level = a.label();
         a.bind(level);
         a.add_small(R13, -LEVEL_SIZE);

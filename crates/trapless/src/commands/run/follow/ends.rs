@@ -11,7 +11,7 @@
 //! No time decides whether there is a report. Where nobody has left for [`HOPELESS`], those who remain keep their probes, which is told.
 
 use super::super::collect::{Aside, End};
-use super::super::finish::{handlers_without_stub, memory_notes};
+use super::super::finish::{memory_notes, of_handlers};
 use super::exit_of;
 use super::worker::Follower;
 use crate::error::Error;
@@ -221,7 +221,7 @@ impl Follower<'_> {
         match removed {
             Ok(removed) => {
                 let mut memory = memory_notes(removed.freed, removed.kept);
-                memory.extend(handlers_without_stub(removed.without_stub));
+                memory.extend(of_handlers(&removed));
                 (End { memory, ..End::default() }, Ok(()))
             }
             Err(_) if process.has_ended_within(ENDING) => (End::default(), Ok(())),
