@@ -271,18 +271,20 @@ const DEEP: &str = r#"
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 static size_t size;
 static int split;
 static volatile unsigned long calls, wrong;
 __attribute__((noinline, noclone)) long f(long x) { volatile long a = x; return a + 1; }
 static void handler(int s) {
     volatile char *frame = alloca(size);
-    void *middle = (void *)((size_t)(frame + size / 2) & ~4095ul);
+    long page = sysconf(_SC_PAGESIZE);
+    void *middle = (void *)((size_t)(frame + size / 2) & -page);
     frame[0] = frame[size - 1] = 1;
-    if (split) mlock(middle, 4096);
+    if (split) mlock(middle, page);
     struct timespec time = { 0, 20000000 };
     nanosleep(&time, NULL);
-    if (split) munlock(middle, 4096);
+    if (split) munlock(middle, page);
     struct itimerval once = { { 0, 0 }, { 0, 1500 } };
     setitimer(ITIMER_REAL, &once, NULL);
 }
@@ -313,6 +315,7 @@ fn detours_interrupted_far_up_the_stack_go_on_after_probes_were_taken_out() {
 const LEFT_STACK: &str = r#"
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 long subject(long x);
 #include "assembly.h"
 ASSEMBLED(subject, TWICE_AND_ONE_AT_ONCE)
@@ -320,10 +323,11 @@ static volatile long calls, held;
 /* By itself, so that no register and no local variable goes on holding the address. */
 static __attribute__((noinline)) void set_up(void) {
     /* Between others that cannot be merged with it. */
-    char *map = mmap(NULL, 66 << 12, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *stack = map + 4096;
-    mprotect(stack, 64 << 12, PROT_READ | PROT_WRITE);
-    stack[0] = stack[62 << 12] = stack[63 << 12] = 1;
+    long page = sysconf(_SC_PAGESIZE);
+    char *map = mmap(NULL, 66 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *stack = map + page;
+    mprotect(stack, 64 * page, PROT_READ | PROT_WRITE);
+    stack[0] = stack[62 * page] = stack[63 * page] = 1;
     printf("ready %lx %lx %lx\n", (long)stack, (long)&held, (long)&calls);
     fflush(stdout);
 }
@@ -336,7 +340,7 @@ int main(void) {
 #[test]
 fn a_word_that_points_to_where_nothing_was_written_saves_no_context() {
     let program = Program::build("left", LEFT_STACK, &[]);
-    let page = 4096;
+    let page = trapless_process::page_size();
     for (name, points_to, is_kept) in [
         ("nowhere", None, false),
         ("to what was never written", Some(30 * page), false),

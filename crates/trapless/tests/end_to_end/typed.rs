@@ -56,8 +56,9 @@ int main(void) {
     second.next = &first;
     struct large l = { { 1, 2, 3, 4, 5, 6 }, "large" };
     static struct huge huge = { "a head", { 7 }, "the tail" };
-    char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    munmap(page + 4096, 4096);
+    long size = sysconf(_SC_PAGESIZE);
+    char *page = mmap(0, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(page + size, size);
     printf("ready\n");
     fflush(stdout);
     for (;;) {
@@ -74,7 +75,7 @@ int main(void) {
         list(&first);
         odd(NAN, INFINITY, -0.0);
         giant(&huge);
-        wild((char *)8, (struct point *)0x7fffffffffffffff, (struct outer *)(page + 4096 - 8));
+        wild((char *)8, (struct point *)0x7fffffffffffffff, (struct outer *)(page + size - 8));
         wide(-((__int128)1 << 100));
         change(buffer);
         falls(3);

@@ -305,6 +305,7 @@ const WALKER: &str = r#"
     #include <stdio.h>
     #include <sys/mman.h>
     #include <ucontext.h>
+    #include <unistd.h>
     #include <unwind.h>
     #define APART __attribute__((noinline, noclone))
     #define SIZE 16384
@@ -321,10 +322,11 @@ const WALKER: &str = r#"
     static ucontext_t home, coroutine;
     static void body(void) { for (long i = 0; i < 50; i++) { outer(i); swapcontext(&coroutine, &home); } }
     int main(void) {
-        char *map = mmap(0, SIZE + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        mprotect(map + 4096, SIZE, PROT_READ | PROT_WRITE);
+        long page = sysconf(_SC_PAGESIZE);
+        char *map = mmap(0, SIZE + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mprotect(map + page, SIZE, PROT_READ | PROT_WRITE);
         getcontext(&coroutine);
-        coroutine.uc_stack.ss_sp = map + 4096;
+        coroutine.uc_stack.ss_sp = map + page;
         coroutine.uc_stack.ss_size = SIZE;
         coroutine.uc_link = &home;
         makecontext(&coroutine, body, 0);
