@@ -121,6 +121,10 @@ fn threads_finish_the_bodies_they_are_in() {
     for _ in 0..10 {
         let live = Live::run(&target, SCRIPT);
         let told = live.end();
+        // A handler may be on its way back, longer than removal looks at it.
+        if told.memory_stays() {
+            nothing_is_left(target.pid());
+        }
         before.assert_restored(target.pid());
         let [begun, ended] = ["@before", "@behind"].map(|name| told.value(name));
         assert!(begun > 0 && (0..=cut_short(&told)).contains(&(begun - ended)), "{told:?}");
@@ -168,8 +172,8 @@ fn a_script_says_that_its_probes_were_taken_out() {
     let mut target = program.start(&[]);
     let before = target.text();
     let live = Live::run(&target, SCRIPT);
-    let ran = detach(target.pid());
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    detach(target.pid());
+    nothing_is_left(target.pid());
     before.assert_restored(target.pid());
     let told = live.end();
     let lost = "trapless: 1 probe lost (inside:called): `trapless detach` took the probe out; calls after that are not counted";
@@ -193,8 +197,8 @@ fn p9_killing_detach_while_threads_are_in_bodies_leaves_what_the_next_one_remove
         armed();
         kill_after(&mut trapless(&arguments), moment);
         detach(pid);
-        before.assert_restored(pid);
         nothing_is_left(pid);
+        before.assert_restored(pid);
     }
     ends_well(&mut target);
 }

@@ -70,6 +70,11 @@ pub struct Told {
 }
 
 impl Told {
+    /// Whether something led into memory of ours yet, so that it stays until somebody looks again.
+    pub fn memory_stays(&self) -> bool {
+        self.err.lines().any(|line| line.starts_with(MEMORY_STAYS))
+    }
+
     /// The value of a map's key, or of the map: `@name`, `@name[key]`.
     #[track_caller]
     pub fn value(&self, name: &str) -> i64 {
