@@ -66,9 +66,13 @@ pub(crate) fn step_out(
     let deadline = Instant::now() + within;
     let handlers: Vec<u64> =
         session.journal.planned().filter(|site| site.is_handler()).map(|site| site.site).collect();
+    // What they go back to is decided by then, and may be one of our instructions.
+    let returns = signals::returns(stopped.process(), &session.header);
     let is_inside = |registers: &Registers| {
         let ip = registers.ip().0;
-        arenas.find(ip).is_some() || handlers.contains(&ip)
+        arenas.find(ip).is_some()
+            || handlers.contains(&ip)
+            || returns.iter().any(|returns| returns.contains(&ip))
     };
     let inside: Vec<_> =
         stopped.threads().iter().filter(|t| is_inside(t.registers())).map(|t| t.tid()).collect();

@@ -20,7 +20,8 @@
 //!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
 //!    tries again.
 //! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds. Where a thread is inside,
-//!    or in a handler that has interrupted a body, what shows the program to handlers of signals stays until it is out or we come no more.
+//!    what shows the program to handlers of signals stays until it is out or we come no more. Where it is in a handler that has interrupted a body,
+//!    that stays until it has gone back there, if need be until the next attach or removal.
 
 use crate::{
     EngineError, FoundSession, entrances,
@@ -59,12 +60,22 @@ pub enum Kept {
     /// Not all memory could be looked at.
     #[error("there is too much memory to look through for saved contexts that lead into it")]
     Unsearched,
+    /// A handler has interrupted a body and has not come back.
+    #[error("a handler of a signal is to go back into it, and where handlers return stays probed for that")]
+    Interrupted,
 }
 
 impl Kept {
     /// All of them.
-    pub const ALL: [Kept; 6] =
-        [Self::Covered, Self::Thread, Self::Context, Self::Unwinding, Self::Handler, Self::Unsearched];
+    pub const ALL: [Kept; 7] = [
+        Self::Covered,
+        Self::Thread,
+        Self::Context,
+        Self::Unwinding,
+        Self::Handler,
+        Self::Unsearched,
+        Self::Interrupted,
+    ];
 }
 
 /// What removal did.
@@ -93,7 +104,7 @@ pub struct Removed {
 /// How often a target is looked at in which something leads to us yet, and when for the second time; each pause is twice the last, up to the
 /// longest. Mostly it is what a call has just left behind, or a stack that is being unwound.
 const TRIES: u32 = 4;
-/// The same where threads were inside up to the last of those: what they have left behind could not be looked at before.
+/// The same where threads were inside at some visit: what they have left behind could not be looked at before.
 const TRIES_AFTER_THREADS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
@@ -112,9 +123,12 @@ enum Visit {
 impl Visit {
     /// One of several, if there can be: a breakpoint that is for handlers comes out whatever happens, since nobody is there to handle it.
     fn first(session: &FoundSession) -> Self {
-        let traps = session.journal.planned().any(|site| site.is_for_handlers() && site.traps());
-        if traps { Self::Last } else { Self::WithMore }
+        if session.journal.planned().any(traps_for_handlers) { Self::Last } else { Self::WithMore }
     }
+}
+
+fn traps_for_handlers(site: SiteWrites<'_>) -> bool {
+    site.is_for_handlers() && site.traps()
 }
 
 /// Looking again is worth a stop that is shorter than this, if only memory is to be had for it.
@@ -133,7 +147,7 @@ pub fn remove(
     let own = session.inode(process)?;
     let mut most = TRIES;
     for tries in 0.. {
-        let mut now = Removed::default();
+        let mut now = Removed { cut: removed.cut, ..Removed::default() };
         let visit = match (tries + 1).cmp(&TRIES) {
             Ordering::Less => Visit::first(session),
             Ordering::Equal => Visit::Last,
@@ -150,8 +164,9 @@ pub fn remove(
         now.stopped = stopped.resume_and_detach();
         let may_pass = match now.kept {
             Some(Kept::Unwinding) => true,
-            Some(Kept::Thread) => visit == Visit::WithMore,
-            Some(Kept::Context) => now.stopped < SHORT,
+            // A thread that did not come out of a loop for all of the last visit will not do it now.
+            Some(Kept::Thread) => visit != Visit::Last,
+            Some(Kept::Context | Kept::Interrupted) => now.stopped < SHORT,
             _ => false,
         };
         match result {
@@ -159,7 +174,7 @@ pub fn remove(
             Err(error) if tries == 0 || removed.has_thread_inside() => return Err(error),
             Err(_) => break,
         }
-        if removed.has_thread_inside() {
+        if matches!(removed.kept, Some(Kept::Thread | Kept::Interrupted)) {
             most = TRIES_AFTER_THREADS;
         }
         if !may_pass || tries + 1 >= most {
@@ -168,7 +183,12 @@ pub fn remove(
         std::thread::sleep(LONGEST_PAUSE.min(PAUSE * (1 << tries)));
         match stop_again(process, session, &options, &removed)? {
             Some(again) => stopped = again,
-            None => break,
+            None => {
+                if !may_be_there(process, session) {
+                    removed.kept = None;
+                }
+                break;
+            }
         }
     }
     Ok(removed)
@@ -193,8 +213,7 @@ fn stop_again<'p>(
             Ok(stopped) => return Ok(Some(stopped)),
             Err(error) => error,
         };
-        let is_there = || matches!(session.inode(process), Ok(Some(_)));
-        if !removed.has_thread_inside() || !process.is_alive() || !is_there() {
+        if !removed.has_thread_inside() || !may_be_there(process, session) {
             return Ok(None);
         }
         if Instant::now() >= deadline {
@@ -203,6 +222,11 @@ fn stop_again<'p>(
         std::thread::sleep(pause);
         pause *= 2;
     }
+}
+
+/// Whether the process lives and may have the session's memory yet.
+fn may_be_there(process: &Process, session: &FoundSession) -> bool {
+    process.is_alive() && !matches!(session.inode(process), Ok(None))
 }
 
 /// Comes back for what [`remove_held`] has left in a process that goes on.
@@ -217,7 +241,8 @@ pub fn remove_again(
 ) -> Result<Removed, EngineError> {
     let again = match stop_again(process, session, options, &first) {
         Ok(Some(stopped)) => remove(process, stopped, session),
-        Ok(None) => return Ok(first),
+        Ok(None) if may_be_there(process, session) => return Ok(first),
+        Ok(None) => return Ok(Removed { kept: None, ..first }),
         Err(error) => Err(error),
     };
     match again {
@@ -243,7 +268,7 @@ pub fn remove_held(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<
 impl Removed {
     /// Whether what keeps the memory is mostly gone after microseconds.
     pub fn may_pass(&self) -> bool {
-        matches!(self.kept, Some(Kept::Unwinding | Kept::Context | Kept::Thread))
+        matches!(self.kept, Some(Kept::Unwinding | Kept::Context | Kept::Thread | Kept::Interrupted))
     }
 
     /// Whether more than memory may be left to be taken out, since a thread is inside.
@@ -263,7 +288,7 @@ impl Removed {
             stopped: self.stopped.max(now.stopped),
             ended: self.ended + now.ended,
             without_stub: self.without_stub.max(now.without_stub),
-            cut: self.cut.max(now.cut),
+            cut: now.cut,
         }
     }
 }
@@ -314,7 +339,7 @@ fn clear(
     let kept = take_lookups_out(process, stopped, session, kept, removed)?;
     if kept.is_none() {
         unmap(stopped, &session.header)?;
-    } else if kept != Some(Kept::Thread) && holds_only_notes(session) {
+    } else if !matches!(kept, Some(Kept::Thread | Kept::Interrupted)) && holds_only_notes(session) {
         // Calls that were only noted have no return address there, and whoever still comes finds a free instance. A program with many goroutines
         // gets most of the memory back. Behind lie the stacks for bodies, and somebody may come back to one, and the table of handlers: somebody
         // may be about to install a stub.
@@ -339,7 +364,9 @@ fn take_lookups_out(
     match kept {
         None | Some(Kept::Context) => {}
         // Calls may yet be followed: by a thread in a detour, and where somebody puts our jump back.
-        Some(Kept::Covered | Kept::Thread | Kept::Unwinding | Kept::Handler) => return Ok(kept),
+        Some(Kept::Covered | Kept::Thread | Kept::Unwinding | Kept::Handler | Kept::Interrupted) => {
+            return Ok(kept);
+        }
         Some(Kept::Unsearched) => {
             if reach::may_be_unwinding(process, stopped, session)? {
                 return Ok(Some(Kept::Unwinding));
@@ -359,7 +386,10 @@ fn take_out(
     removed: &mut Removed,
 ) -> Result<Option<Kept>, EngineError> {
     let header = &session.header;
-    write_state(process, header, SessionState::Removing)?;
+    let is_out = read_state(process, header)? == SessionState::Removed as u32;
+    if !is_out {
+        write_state(process, header, SessionState::Removing)?;
+    }
     // One that cannot be opened opens itself in time.
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
@@ -370,15 +400,20 @@ fn take_out(
         &arenas,
         if visit == Visit::Last { OUT_WITHIN } else { OUT_SOON },
     );
-    let cut = signals::cut(process, header);
-    let is_left_inside = visit == Visit::WithMore && (!all_out || cut > 0);
+    // A breakpoint has to go, since nobody is there to handle it: then handlers go back to the program, and what they have interrupted is cut short.
+    let can_stay = !is_out && !session.journal.planned().any(traps_for_handlers);
+    // One in a stub has not yet noted where it comes back to.
+    let is_left_inside = can_stay && !all_out && (visit == Visit::WithMore || header.signals != 0);
+    let is_interrupted = can_stay && signals::under_way(process, stopped, header) > 0;
+    removed.cut = signals::cut(process, header);
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
     semaphores::lower(process, session, |_| true)?;
     let stays = |site: &SiteWrites<'_>| {
-        site.is_lookup() || held.holds(site) || is_left_inside && site.is_for_handlers()
+        let for_handlers = is_left_inside || is_interrupted;
+        site.is_lookup() || held.holds(site) || for_handlers && site.is_for_handlers()
     };
     let covered = restore(process, session, |site| !stays(site), removed)? || session.doubted > 0;
     removed.returns = returns::put_back(process, stopped, session, &arenas)?;
@@ -386,7 +421,9 @@ fn take_out(
     if is_left_inside {
         return Ok(Some(Kept::Thread));
     }
-    removed.cut = cut;
+    if is_interrupted {
+        return Ok(Some(Kept::Interrupted));
+    }
     let handlers_back = signals::put_back(process, stopped, header);
     write_state(process, header, SessionState::Removed)?;
     // What needs all of the memory comes first.
@@ -411,6 +448,12 @@ fn restore(
     removed.restored += taken.restored;
     removed.left += taken.left;
     Ok(taken.covered)
+}
+
+fn read_state(process: &Process, header: &Header) -> Result<u32, EngineError> {
+    let mut bytes = [0; 4];
+    process.read_exact(RemoteAddr(header.region + Header::STATE_OFFSET), &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
 }
 
 fn write_state(process: &Process, header: &Header, state: SessionState) -> Result<(), EngineError> {

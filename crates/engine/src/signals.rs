@@ -6,7 +6,11 @@
 //! process has then is asked of the kernel, and each stub is replaced by its handler, of which the table tells.
 
 use crate::admit::{Facts, MAY_FAULT};
-use crate::{Blueprint, EngineError, LeftAlone, PlannedSite, admit};
+use crate::{
+    Blueprint, EngineError, LeftAlone, PlannedSite, admit, found::find_headers, scan::little_endian,
+    stacks::Stacks,
+};
+use std::ops::Range;
 use trapless_isa::SignalCall;
 use trapless_isa::detour::signals::*;
 use trapless_process::{Process, RemoteAddr, RemoteError, Stopped};
@@ -22,7 +26,8 @@ impl Blueprint<'_, '_> {
         all: &[Checked],
         refused: &mut [Option<LeftAlone>],
     ) -> Result<(), EngineError> {
-        let Some(signals) = self.header.signals() else { return Ok(()) };
+        let Some(signals) = self.layout.signals else { return Ok(()) };
+        process.write(RemoteAddr(signals.table + u64::from(SIGNAL_KEY)), &signals.key.to_le_bytes())?;
         let sites_of = |call: SignalCall| {
             let is_one = move |site: &&PlannedSite<'_>| site.request.wanted.signal == Some(call);
             self.plan.sites.iter().filter(is_one).map(|site| site.displaced.start).collect::<Vec<u64>>()
@@ -153,7 +158,47 @@ pub(crate) fn without_stub(process: &Process, header: &Header) -> usize {
 pub(crate) fn cut(process: &Process, header: &Header) -> usize {
     let Some(signals) = header.signals() else { return 0 };
     let count = process.read_word(RemoteAddr(signals.table + u64::from(SIGNAL_CUT)));
-    count.map_or(0, |count| count as usize)
+    count.ok().and_then(|count| usize::try_from(count as i64).ok()).unwrap_or(0)
+}
+
+/// How many handlers that have interrupted us are under way, and will come back by what they have noted. None where there are no bodies: elsewhere they
+/// are shown all of the program, and can go on there. Beside bodies the rules of calculating are not shown.
+pub(crate) fn under_way(process: &Process, stopped: &Stopped<'_>, header: &Header) -> usize {
+    let (Some(signals), true) = (header.signals(), header.program != 0) else { return 0 };
+    let noted = || {
+        let key = process.read_word(RemoteAddr(signals.table + u64::from(SIGNAL_KEY)))?;
+        let (maps, all) = (process.maps()?, find_headers(process)?);
+        let stacks = Stacks::new(process, stopped, &maps, &all);
+        let is_note = |at: u64, value: u64| value ^ key == at.wrapping_sub(NOTE_IN_CONTEXT.into());
+        Ok::<_, EngineError>(stacks.count(is_note)?)
+    };
+    // Nobody knows, so there may be one.
+    noted().unwrap_or(1)
+}
+
+/// What a forked child has inherited is not its own: of it remain the handlers that are under way.
+pub(crate) fn begin_in_child(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    header: &Header,
+) -> Result<(), EngineError> {
+    let Some(signals) = header.signals() else { return Ok(()) };
+    let left = under_way(process, stopped, header) as u64;
+    for (at, word) in [(SIGNAL_CUT, left), (SIGNAL_UNSEEN, 0)] {
+        process.write(RemoteAddr(signals.table + u64::from(at)), &word.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Where handlers of the program return to, that have stubs.
+pub(crate) fn returns(process: &Process, header: &Header) -> Vec<Range<u64>> {
+    let Some(signals) = header.signals() else { return Vec::new() };
+    let mut table = [0; 8 * SIGNAL_MOST_RETURNS as usize];
+    if process.read_exact(RemoteAddr(signals.table + u64::from(SIGNAL_RETURNS)), &mut table).is_err() {
+        return Vec::new();
+    }
+    let addresses = table.chunks_exact(8).map(little_endian).take_while(|&address| address != 0);
+    addresses.map(|address| address..address.saturating_add(RETURN_LENGTH as u64)).collect()
 }
 
 /// Gives the handlers back that stubs stand for. Whether no stub is left.

@@ -17,7 +17,7 @@
 //!   no program has that makes none up ([`MOST_CONTEXTS`]).
 
 use crate::{
-    scan::Ranges,
+    scan::{Ranges, little_endian},
     search::{Word, words_of},
     target,
 };
@@ -75,9 +75,20 @@ impl<'s> Stacks<'s> {
         ranges: &Ranges,
         most: impl Fn(Option<&Thread>, u64) -> Result<u64, MemoryError>,
     ) -> Result<Vec<Word>, MemoryError> {
-        let mut words = Vec::new();
-        self.look(ranges, most, &mut words)?;
+        let (mut words, word_size) = (Vec::new(), self.process.word_size());
+        self.look(most, |at, bytes| words_of(ranges, at, bytes, word_size, &mut words))?;
         Ok(words)
+    }
+
+    /// How many words in use are what `is_one` says of their address and value.
+    pub fn count(&self, is_one: impl Fn(u64, u64) -> bool) -> Result<usize, MemoryError> {
+        let (mut count, word_size) = (0, self.process.word_size());
+        let each = |at: u64, bytes: &[u8]| {
+            let words = bytes.chunks_exact(word_size).zip((at..).step_by(word_size));
+            count += words.filter(|(word, at)| is_one(*at, little_endian(word))).count();
+        };
+        self.look(|_, _| Ok(MOST_OF_STACKS), each)?;
+        Ok(count)
     }
 
     /// Where threads come back to, on stacks that they are not on, or not in that part of.
@@ -85,7 +96,7 @@ impl<'s> Stacks<'s> {
         if let Some(left) = self.left.get() {
             return Ok(left);
         }
-        let left = self.look(&Ranges::default(), |_, _| Ok(MOST_OF_STACKS), &mut Vec::new())?;
+        let left = self.look(|_, _| Ok(MOST_OF_STACKS), |_, _| ())?;
         Ok(self.left.get_or_init(|| left.into_iter().map(|sp| self.on_stack(sp)).collect()))
     }
 
@@ -106,12 +117,11 @@ impl<'s> Stacks<'s> {
         stack_of(maps, sp).map_or(sp, |first| sp.max(maps[first].start.0))
     }
 
-    /// Looks at all stacks. Adds the words, and tells the stack pointers that contexts led to.
+    /// Looks at all stacks. Gives `each` what is in use, by pieces, and tells the stack pointers that contexts led to.
     fn look(
         &self,
-        ranges: &Ranges,
         most: impl Fn(Option<&Thread>, u64) -> Result<u64, MemoryError>,
-        words: &mut Vec<Word>,
+        mut each: impl FnMut(u64, &[u8]),
     ) -> Result<Vec<u64>, MemoryError> {
         let word_size = self.process.word_size();
         let threads = self.stopped.threads();
@@ -121,8 +131,8 @@ impl<'s> Stacks<'s> {
             near.extend(self.in_use(sp, most(Some(thread), sp)?));
         }
         let mut seen = Seen::default();
-        let [each, beside] = MOST_CONTEXTS;
-        let mut contexts = beside + each * threads.len();
+        let [for_each, beside] = MOST_CONTEXTS;
+        let mut contexts = beside + for_each * threads.len();
         // So what lies next to the stack pointers of threads is always looked at.
         let mut most_near = MOST_OF_STACKS + PIECE * threads.len() as u64;
         let mut most_far = MOST_OF_STACKS;
@@ -142,7 +152,7 @@ impl<'s> Stacks<'s> {
             let done = read[0].done;
             let read = &buffer[..done];
             let own = &read[..read.len().min((piece.end - piece.start) as usize)];
-            words_of(ranges, piece.start, own, word_size, words);
+            each(piece.start, own);
             let done = piece.start..piece.start + own.len() as u64;
             *bytes = bytes.saturating_sub(own.len() as u64);
             // Pages that are not there hold nothing, and a stack without a hole ends at the first.

@@ -7,7 +7,7 @@ use trapless_isa::{
     Additions, Layout,
     detour::{
         return_sizes,
-        signals::{SIGNAL_CUT, Signals},
+        signals::{SIGNAL_KEY, Signals},
     },
 };
 
@@ -165,7 +165,7 @@ const ARENA_LIST: u64 = 2304;
 pub const ARENA_LIST_SIZE: usize = (MAX_ARENAS + 1) * size_of::<Arena>();
 
 const _: () = {
-    assert!((SIGNAL_CUT + 8) as u64 <= ARENA_LIST);
+    assert!((SIGNAL_KEY + 8) as u64 <= ARENA_LIST);
     assert!(ARENA_LIST + ARENA_LIST_SIZE as u64 <= crate::PAGE);
 };
 

@@ -23,7 +23,8 @@
 //!
 //! A handler that leaves by longjmp leaves the note behind; each stub begins by clearing it. When probes are taken out meanwhile, the frame
 //! tells the program's own place, which is right then, and the note is nobody's: each session has a key of its own. A body of a script that was
-//! interrupted there is cut short, so it is counted how many have been shown to handlers and not gone on with ([`SIGNAL_CUT`]).
+//! interrupted there is cut short, so it is counted how many have been shown to handlers and not gone on with ([`SIGNAL_CUT`]). A handler that will
+//! come back to a body needs its note, since registers that bodies calculate with are not shown: the probe of `rt_sigreturn` has to wait for it.
 //!
 //! # Which handlers have stubs
 //!
@@ -39,6 +40,7 @@
 //! | [`SIGNAL_UNSEEN`] | how many handlers were installed that could be given no stub |
 //! | [`SIGNAL_RETURNS`] | where the handlers return to that have stubs: addresses that are probed, ended by 0 |
 //! | [`SIGNAL_CUT`] | how many bodies are interrupted, or were left for good by a handler that went elsewhere |
+//! | [`SIGNAL_KEY`] | [`Signals::key`] |
 //!
 //! # Handlers that are probed
 //!
@@ -83,6 +85,11 @@ pub const SIGNAL_RETURNS: u32 = SIGNAL_UNSEEN + 8;
 pub const SIGNAL_MOST_RETURNS: u32 = 15;
 /// Table: bodies that handlers have not gone back to.
 pub const SIGNAL_CUT: u32 = SIGNAL_RETURNS + 8 * (SIGNAL_MOST_RETURNS + 1);
+/// Table: what notes are combined with.
+pub const SIGNAL_KEY: u32 = SIGNAL_CUT + 8;
+
+/// Offset of a note in the kernel's context: a note is the context's address, combined with the key.
+pub const NOTE_IN_CONTEXT: u32 = 232;
 
 /// A new action further above the stack pointer than this is not the caller's to be changed.
 pub const ACTION_ON_STACK: u32 = 4096;

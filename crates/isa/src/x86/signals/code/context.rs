@@ -10,7 +10,7 @@ pub const EXTENDED: i32 = 224;
 /// There, the lower half of xmm15.
 pub const XMM15: i32 = 160 + 15 * 16;
 /// Words that the kernel does not use: our note. The first one says that there is one.
-pub const NOTE: i32 = 232;
+pub const NOTE: i32 = crate::detour::signals::NOTE_IN_CONTEXT as i32;
 /// Where the thread really is.
 pub const NOTE_IP: i32 = NOTE + 8;
 pub const NOTE_SP: i32 = NOTE + 16;
