@@ -101,10 +101,7 @@ fn ends_well(target: &mut Target) {
     let line = target.line();
     let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
     let [handled, foreign, wrong] = numbers[..] else { panic!("{line}") };
-    assert!(
-        handled > 0 && foreign == 0 && wrong == 0,
-        "{handled} handled, {foreign} foreign, {wrong} wrong"
-    );
+    assert!(handled > 0 && foreign == 0 && wrong == 0, "{handled} handled, {foreign} foreign, {wrong} wrong");
 }
 
 /// Of how many hits a script says that a handler has cut them short, be it in a body's first instructions or its last.
