@@ -105,7 +105,7 @@ impl Session {
         })?;
         child.write(RemoteAddr(header.threads), &u64::from(header.pid).to_le_bytes())?;
         unmark(stopped, child.pid().leader())?;
-        crate::signals::begin_in_child(child, stopped, &header)?;
+        crate::signals::begin_in_child(child, &header)?;
         self.in_memory(&memory, header, journal, since.elapsed())
     }
 

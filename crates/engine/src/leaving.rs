@@ -1,4 +1,4 @@
-//! How threads get out of our code in a stopped process, before it goes: step 2 of [removal](crate::remove).
+//! How threads get out of our code in a stopped process, before it goes: step 2 of [removal](mod@crate::remove).
 
 use crate::{EngineError, FoundSession, scan::Ranges, signals, stepping};
 use std::time::{Duration, Instant};

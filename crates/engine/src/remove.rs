@@ -32,10 +32,7 @@ use crate::{
     scan::Ranges,
     semaphores, signals, writes,
 };
-use std::{
-    cmp::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
 use trapless_wire::{Header, SessionState, SiteWrites};
 
@@ -148,10 +145,10 @@ pub fn remove(
     let mut most = TRIES;
     for tries in 0.. {
         let mut now = Removed { cut: removed.cut, ..Removed::default() };
-        let visit = match (tries + 1).cmp(&TRIES) {
-            Ordering::Less => Visit::first(session),
-            Ordering::Equal => Visit::Last,
-            Ordering::Greater => Visit::ForMemory,
+        let visit = match tries + 1 {
+            TRIES | TRIES_AFTER_THREADS => Visit::Last,
+            1..TRIES => Visit::first(session),
+            _ => Visit::ForMemory,
         };
         let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
         let result = match inode {
@@ -163,10 +160,10 @@ pub fn remove(
         };
         now.stopped = stopped.resume_and_detach();
         let may_pass = match now.kept {
-            Some(Kept::Unwinding) => true,
+            Some(Kept::Unwinding | Kept::Interrupted) => true,
             // A thread that did not come out of a loop for all of the last visit will not do it now.
             Some(Kept::Thread) => visit != Visit::Last,
-            Some(Kept::Context | Kept::Interrupted) => now.stopped < SHORT,
+            Some(Kept::Context) => now.stopped < SHORT,
             _ => false,
         };
         match result {
@@ -213,11 +210,12 @@ fn stop_again<'p>(
             Ok(stopped) => return Ok(Some(stopped)),
             Err(error) => error,
         };
-        if !removed.has_thread_inside() || !may_be_there(process, session) {
+        if !matches!(removed.kept, Some(Kept::Thread | Kept::Interrupted)) || !may_be_there(process, session)
+        {
             return Ok(None);
         }
         if Instant::now() >= deadline {
-            return Err(error.into());
+            return if removed.has_thread_inside() { Err(error.into()) } else { Ok(None) };
         }
         std::thread::sleep(pause);
         pause *= 2;
@@ -305,7 +303,7 @@ fn remove_stopped(
     // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.
     let others = match kept {
         // They have time until somebody comes back for this one.
-        Some(Kept::Thread) if visit == Visit::WithMore => Vec::new(),
+        Some(Kept::Thread | Kept::Interrupted) if visit != Visit::Last => Vec::new(),
         _ => find_removed(process, session.header.region).unwrap_or_default(),
     };
     let mut out = vec![(session, kept)];
@@ -386,10 +384,12 @@ fn take_out(
     removed: &mut Removed,
 ) -> Result<Option<Kept>, EngineError> {
     let header = &session.header;
-    let is_out = read_state(process, header)? == SessionState::Removed as u32;
-    if !is_out {
+    if read_state(process, header)? != SessionState::Removed as u32 {
         write_state(process, header, SessionState::Removing)?;
     }
+    // The state may be another process's that shares the region.
+    let mut for_handlers = session.journal.planned().filter(|site| site.is_for_handlers());
+    let is_out = !for_handlers.any(|site| session.is_armed(process, &site));
     // One that cannot be opened opens itself in time.
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));

@@ -176,16 +176,11 @@ pub(crate) fn under_way(process: &Process, stopped: &Stopped<'_>, header: &Heade
     noted().unwrap_or(1)
 }
 
-/// What a forked child has inherited is not its own: of it remain the handlers that are under way.
-pub(crate) fn begin_in_child(
-    process: &Process,
-    stopped: &Stopped<'_>,
-    header: &Header,
-) -> Result<(), EngineError> {
+/// What a forked child has inherited is not its own. If it goes back to a body that its parent was interrupted in, that is one less than none.
+pub(crate) fn begin_in_child(process: &Process, header: &Header) -> Result<(), EngineError> {
     let Some(signals) = header.signals() else { return Ok(()) };
-    let left = under_way(process, stopped, header) as u64;
-    for (at, word) in [(SIGNAL_CUT, left), (SIGNAL_UNSEEN, 0)] {
-        process.write(RemoteAddr(signals.table + u64::from(at)), &word.to_le_bytes())?;
+    for at in [SIGNAL_CUT, SIGNAL_UNSEEN] {
+        process.write(RemoteAddr(signals.table + u64::from(at)), &0u64.to_le_bytes())?;
     }
     Ok(())
 }

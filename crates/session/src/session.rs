@@ -36,7 +36,7 @@ use trapless_engine::{
 use trapless_isa::Mechanism;
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
-use trapless_wire::{Places, ThreadMemory};
+use trapless_wire::{Places, SessionState, ThreadMemory};
 
 use arm::{arm, nothing_probed};
 use asked::{follows, leave_out_without_return, wanted, wanted_of};
@@ -441,7 +441,12 @@ fn shared(images: &[Image], probes: Vec<Probe>) -> Arc<[Probe]> {
 fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Error> {
     let find = || find_sessions(process).map_err(Error::other);
     let left = find()?.into_iter().filter(|session| session.is_removed()).count();
-    for session in find()?.iter().filter(|session| !session.is_removed() && !session.has_owner()) {
+    // What its owner has begun to take out and left, since a handler was under way, is nobody's as well.
+    let is_left = |session: &&FoundSession| {
+        let is_begun = session.header.session_state() == Some(SessionState::Removing);
+        !session.is_removed() && (is_begun || !session.has_owner())
+    };
+    for session in find()?.iter().filter(is_left) {
         remove_kept(process, session, options).map_err(Error::other)?;
     }
     // In a process that is too large to be looked through, there is something to be had only where an unwinder was waited for.
