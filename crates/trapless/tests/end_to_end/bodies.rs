@@ -531,8 +531,8 @@ fn nothing_is_unmapped_while_a_handler_runs_over_a_body() {
     stepper.interrupt(libc::SIGUSR1);
     assert_eq!(target.line(), "subject middle outer spin");
     drop(stepper);
-    // The thread stands in the handler, and goes back to the body.
-    assert_eq!(armed.remove(), Some(trapless_engine::Kept::Context));
+    // The thread stands in the handler, and goes back to the body by what stays probed for it.
+    assert_eq!(armed.remove(), Some(trapless_engine::Kept::Interrupted));
     target.thaw();
     eventually_nothing_is_left(target.pid());
     before.assert_restored(target.pid());
