@@ -52,6 +52,9 @@ pub(super) fn finish(
         let mut memory = memory_notes(armed.session.freed(), None);
         if exit.is_none() && armed.process.is_alive() {
             armed.session.look_again(&armed.process, true);
+            if let Some(pending) = armed.pending.as_mut().filter(|_| armed.session.is_armed(&armed.process)) {
+                pending.check(&armed.process, &armed.session);
+            }
             armed.ran_another_program |=
                 armed.process.runs_another_program() || armed.session.replaced_by().is_some();
             match armed.session.remove(&armed.process, &super::super::stop_options(run.allow_seccomp)) {

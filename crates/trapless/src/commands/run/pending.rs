@@ -151,11 +151,7 @@ impl Pending {
         let is_time = now >= self.next_look;
         if is_time && self.changes.is_some() {
             self.next_look = now + CHECK;
-            if !session.tells_changes(process) {
-                // Nobody is to wait who would not be answered, or must not make the call.
-                session.ignore_changes();
-                self.changes = None;
-            }
+            self.check(process, session);
         }
         let change = self.changes.as_ref().map(|changes| session.change(changes));
         let is_due = match change {
@@ -179,6 +175,15 @@ impl Pending {
             News::default()
         });
         Some(News { change, ..news })
+    }
+
+    /// Looks whether the process tells of its libraries yet. A run may end before it is time for that.
+    pub fn check(&mut self, process: &Process, session: &Session) {
+        if self.changes.is_some() && !session.tells_changes(process) {
+            // Nobody is to wait who would not be answered, or must not make the call.
+            session.ignore_changes();
+            self.changes = None;
+        }
     }
 
     /// The session is over: nothing is looked for, and nobody waits.
