@@ -73,6 +73,11 @@ impl Kept {
         Self::Unsearched,
         Self::Interrupted,
     ];
+
+    /// Whether what shows handlers the program may have to stay for it, and not memory alone.
+    fn keeps_handlers(self) -> bool {
+        matches!(self, Self::Thread | Self::Interrupted)
+    }
 }
 
 /// What removal did.
@@ -171,7 +176,7 @@ pub fn remove(
             Err(error) if tries == 0 || removed.has_thread_inside() => return Err(error),
             Err(_) => break,
         }
-        if matches!(removed.kept, Some(Kept::Thread | Kept::Interrupted)) {
+        if removed.kept.is_some_and(Kept::keeps_handlers) {
             most = TRIES_AFTER_THREADS;
         }
         if !may_pass || tries + 1 >= most {
@@ -210,8 +215,7 @@ fn stop_again<'p>(
             Ok(stopped) => return Ok(Some(stopped)),
             Err(error) => error,
         };
-        if !matches!(removed.kept, Some(Kept::Thread | Kept::Interrupted)) || !may_be_there(process, session)
-        {
+        if !removed.kept.is_some_and(Kept::keeps_handlers) || !may_be_there(process, session) {
             return Ok(None);
         }
         if Instant::now() >= deadline {
@@ -303,7 +307,7 @@ fn remove_stopped(
     // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.
     let others = match kept {
         // They have time until somebody comes back for this one.
-        Some(Kept::Thread | Kept::Interrupted) if visit != Visit::Last => Vec::new(),
+        Some(kept) if kept.keeps_handlers() && visit != Visit::Last => Vec::new(),
         _ => find_removed(process, session.header.region).unwrap_or_default(),
     };
     let mut out = vec![(session, kept)];
@@ -337,7 +341,7 @@ fn clear(
     let kept = take_lookups_out(process, stopped, session, kept, removed)?;
     if kept.is_none() {
         unmap(stopped, &session.header)?;
-    } else if !matches!(kept, Some(Kept::Thread | Kept::Interrupted)) && holds_only_notes(session) {
+    } else if !kept.is_some_and(Kept::keeps_handlers) && holds_only_notes(session) {
         // Calls that were only noted have no return address there, and whoever still comes finds a free instance. A program with many goroutines
         // gets most of the memory back. Behind lie the stacks for bodies, and somebody may come back to one, and the table of handlers: somebody
         // may be about to install a stub.
