@@ -12,7 +12,7 @@ use std::time::Instant;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Asked, Hold, Measure, Session};
+use trapless_session::session::{Asked, Hold, Session};
 use trapless_session::spec::{ProbeSpec, Syntax};
 
 /// Arming some number of sites; medians, in milliseconds.
@@ -53,7 +53,7 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
     for _ in 0..rounds {
         let start = Instant::now();
         let images = target.images()?;
-        let kinds = Kinds { entry: true, returns };
+        let kinds = Kinds::hits(true, returns);
         let mut found = resolve::resolve(Some(process), &images, [(&asked, kinds)], &[], usize::MAX)?;
         // Where an unwinder is to be followed to its return, nothing is.
         found.sites.retain(|site| !images[site.image].name().starts_with("libgcc_s"));
@@ -65,7 +65,7 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
             index += 1;
             index * tried / all != (index - 1) * tried / all || all <= tried
         });
-        let asked = Asked::of(Measure::Count, &[Mechanism::Jump]);
+        let asked = Asked::of(&[Mechanism::Jump]);
         let session = Session::attach(process, &images, found, asked, Hold::Stop(options.clone()))?;
         armed.push(start.elapsed().as_secs_f64() * 1e3);
         stopped.push(session.stopped().as_secs_f64() * 1e3);

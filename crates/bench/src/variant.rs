@@ -9,7 +9,7 @@ use serde::Serialize;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds, Site, Sites, UsdtSite};
-use trapless_session::session::{Asked, Calls, Hold, Measure, Origin, Session};
+use trapless_session::session::{Asked, Calls, Hold, Origin, Session};
 use trapless_symbols::UsdtArgument;
 
 /// Who collects what: the columns of the benchmark.
@@ -130,11 +130,12 @@ impl Collector {
         }
     }
 
-    fn measure(self) -> Measure {
+    /// What it asks for at a trigger, or at its return, too.
+    fn kinds(self, returns: bool) -> Kinds {
         match self {
-            Collector::Latency => Measure::Latency,
-            Collector::Record => Measure::Trace { args: 3 },
-            _ => Measure::Count,
+            Collector::Latency => Kinds { timed: true, ..Kinds::default() },
+            Collector::Record => Kinds { traced: Some(3), ..Kinds::hits(true, returns) },
+            _ => Kinds::hits(true, returns),
         }
     }
 }
@@ -161,7 +162,7 @@ impl Variant {
             return self.arm_kernel(target, triggers);
         };
         let images = target.images()?;
-        let mut sites = sites(target, &images, triggers, Kinds { entry: true, returns })?;
+        let mut sites = sites(target, &images, triggers, self.collector.kinds(returns))?;
         let names: Vec<(usize, String)> = triggers
             .iter()
             .copied()
@@ -169,7 +170,7 @@ impl Variant {
             .collect();
         sites.sites.sort_by_key(|site| (site.image, site.address));
         let hold = Hold::Stop(StopOptions::default());
-        let asked = Asked::of(self.collector.measure(), &[mechanism]);
+        let asked = Asked::of(&[mechanism]);
         let session = Session::attach(&target.process, &images, sites, asked, hold)?;
         let reason = |name: &str| {
             let skipped = session.skipped().iter().find(|skipped| skipped.function == name);
@@ -248,7 +249,7 @@ impl Armed {
     pub fn empty(&mut self, target: &Target) {
         if let Armed::Session(session, calls) = self {
             let clock = session.clock();
-            calls.take(session, Origin { pid: target.process.pid().0, clock, rate: clock.rate() }, 3);
+            calls.take(session, Origin { pid: target.process.pid().0, clock, rate: clock.rate() });
         }
     }
 

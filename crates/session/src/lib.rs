@@ -22,7 +22,7 @@
 //! use trapless_process::StopOptions;
 //! use trapless_session::files::Files;
 //! use trapless_session::resolve::{self, Kinds};
-//! use trapless_session::session::{Asked, Hold, Measure, Session};
+//! use trapless_session::session::{Asked, Hold, Session};
 //! use trapless_session::spec::{ProbeSpec, Syntax};
 //! use trapless_session::target;
 //!
@@ -30,10 +30,10 @@
 //! let process = target::open(4242)?;
 //! let images = target::images(&process, &Files::default())?;
 //! let malloc = ProbeSpec::parse("libc.so.6:malloc", Syntax::Glob)?;
-//! let entry = Kinds { entry: true, returns: false };
+//! let entry = Kinds::ENTRY;
 //! let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
 //! let hold = Hold::Stop(StopOptions::default());
-//! let asked = Asked::of(Measure::Count, &[Mechanism::Jump]);
+//! let asked = Asked::of(&[Mechanism::Jump]);
 //! let session = Session::attach(&process, &images, sites, asked, hold)?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));
 //! println!("{} calls", session.hits());

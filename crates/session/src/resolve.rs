@@ -19,13 +19,53 @@ use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, SourceError, UsdtArgument, demangle};
 
-/// What was asked for at each of some functions.
+/// What is asked for at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Kinds {
     /// The entry, or the instruction itself.
     pub entry: bool,
     /// The return.
     pub returns: bool,
+    /// How long calls take, from entry to return.
+    pub timed: bool,
+    /// Each hit by itself, and of entries so many arguments: 0 to 6. Of a USDT probe there are as many as its notes name.
+    pub traced: Option<u8>,
+}
+
+impl Kinds {
+    /// Entries, or the instruction itself.
+    pub const ENTRY: Self = Self { entry: true, returns: false, timed: false, traced: None };
+
+    /// Entries or returns, or both.
+    pub const fn hits(entry: bool, returns: bool) -> Self {
+        Self { entry, returns, timed: false, traced: None }
+    }
+
+    /// Whether something is asked for: it is not at a site that only serves others.
+    pub fn are_any(self) -> bool {
+        self.entry || self.follows()
+    }
+
+    /// Whether calls are followed to their return.
+    pub fn follows(self) -> bool {
+        self.returns || self.timed
+    }
+
+    /// What either asks for.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            entry: self.entry || other.entry,
+            returns: self.returns || other.returns,
+            timed: self.timed || other.timed,
+            traced: self.traced.max(other.traced),
+        }
+    }
+
+    /// The same without what only a call has that returns.
+    fn without_return(self) -> Self {
+        Self { returns: false, timed: false, ..self }
+    }
 }
 
 /// A site that a pattern means.
@@ -190,12 +230,12 @@ pub fn resolve<'p>(
                     skipped.push(skip(images, &site, why));
                     continue;
                 }
-                if let Some(why) = site.no_return.clone().filter(|_| site.kinds.returns) {
+                if let Some(why) = site.no_return.clone().filter(|_| site.kinds.follows()) {
                     skipped.push(skip(images, &site, why));
-                    site.kinds.returns = false;
+                    site.kinds = site.kinds.without_return();
                 }
                 site.mechanism = spec.mechanism;
-                if site.kinds != Kinds::default() {
+                if site.kinds.are_any() {
                     site.asked = vec![number];
                     site.usdt.iter_mut().for_each(|usdt| usdt.asked = vec![number]);
                     found.push(site);
@@ -268,8 +308,7 @@ fn each_once(mut found: Vec<Site>) -> Vec<Site> {
     found.dedup_by(|next, site| {
         let same = (next.image, next.address) == (site.image, site.address);
         if same {
-            site.kinds.entry |= next.kinds.entry;
-            site.kinds.returns |= next.kinds.returns;
+            site.kinds = site.kinds.or(next.kinds);
             site.asked.append(&mut next.asked);
             site.asked.sort_unstable();
             site.asked.dedup();
@@ -284,6 +323,10 @@ fn each_once(mut found: Vec<Site>) -> Vec<Site> {
         }
         same
     });
+    // What is recorded at a USDT probe are the operands of its notes.
+    for site in found.iter_mut().filter(|site| !site.usdt.is_empty()) {
+        site.kinds.traced = site.kinds.traced.map(|_| 0);
+    }
     found
 }
 

@@ -39,11 +39,11 @@ use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
 use trapless_wire::{Places, SessionState, ThreadMemory};
 
 use arm::{arm, nothing_probed};
-use asked::{follows, leave_out_without_return, wanted, wanted_of};
+use asked::follows;
 use gate::Gate;
 use told::{SiteFiles, Told};
 
-pub use asked::{Asked, InGo, Measure, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
+pub use asked::{Asked, InGo, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
 pub use hold::{Hold, Holder};
@@ -112,18 +112,16 @@ impl Session {
             Hold::Launched(..) | Hold::Held(_) => None,
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
-        let Asked { measure, allowed, later, run } = &asked;
+        let Asked { allowed, later, run, .. } = &asked;
         let mut sites = sites;
-        leave_out_without_return(*measure, &mut sites);
         let makers = sharing::Makers::find(process, images, &mut sites, later.is_some());
         let gate = later.map_or(Gate::default(), |_| Gate::find(process, images, &mut sites));
-        let follows =
-            later.is_some_and(|kinds| wanted_of(*measure, kinds).follows()) || follows(*measure, &sites);
-        let wanted = |site: &Site| gate.want(site, makers.want(site, wanted(*measure, site)));
+        let follows = later.is_some_and(Kinds::follows) || follows(&sites);
+        let wanted = |site: &Site| gate.want(site, makers.want(site, asked.wanted(site)));
         // All code of the process is looked through for it, meanwhile.
         let (tid_offset, prepared) =
             both(|| clib::tid_offset(process), || Prepared::new(Some(process), images, sites, follows));
-        let spare = later.map_or(Spare::default(), |kinds| added::spare(process, wanted_of(*measure, kinds)));
+        let spare = later.map_or(Spare::default(), |kinds| added::spare(process, asked.wanted_of(kinds)));
         let prepared = prepared?.with_home(Home::New(spare)).with_run(run.clone());
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let asks_in_go = run.as_ref().is_some_and(|run| run.in_go.is_some());
@@ -135,7 +133,7 @@ impl Session {
         let nothing_probed = |refused: &[(u32, Refusal)]| {
             let would_help = || {
                 let any = prepared.plan(wanted, &Mechanism::ALL);
-                let asked = |id: u32| prepared.site(id).kinds != Kinds::default();
+                let asked = |id: u32| prepared.site(id).kinds.are_any();
                 // What is in every mechanism's way.
                 let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
                 any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))

@@ -13,7 +13,7 @@ use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::files::Files;
 use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Asked, Hold, Measure, Session};
+use trapless_session::session::{Asked, Hold, Session};
 use trapless_session::spec::{ProbeSpec, Syntax};
 use trapless_session::target;
 
@@ -36,12 +36,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let process = target::open(shell.id() as i32)?;
     let images = target::images(&process, &Files::default())?;
     let malloc = ProbeSpec::parse("libc.so*:malloc", Syntax::Glob)?;
-    let entry = Kinds { entry: true, returns: false };
+    let entry = Kinds::ENTRY;
     let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
     let hold = Hold::Stop(StopOptions::default());
     // By a jump: nothing traps.
-    let session =
-        Session::attach(&process, &images, sites, Asked::of(Measure::Count, &[Mechanism::Jump]), hold)?;
+    let session = Session::attach(&process, &images, sites, Asked::of(&[Mechanism::Jump]), hold)?;
 
     let probed = work()?;
     let hits = session.hits();

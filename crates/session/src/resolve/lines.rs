@@ -43,7 +43,7 @@ pub fn sources(
         of.sites.iter().map(|site| (site.image, site.function)).collect();
     let mut sources: Vec<FunctionSource> = Vec::new();
     let mut sites: Vec<Site> = Vec::new();
-    let entry = Kinds { entry: true, returns: false };
+    let entry = Kinds::ENTRY;
     for (image, index) in functions {
         let module = images[image].module(process)?;
         let Some(function) = module.functions().get(index) else { continue };

@@ -5,13 +5,10 @@
 //! has to know from the beginning that there may be more ([`Asked::later`](super::Asked::later)).
 
 use super::arm::ATTEMPTS;
-use super::{
-    Asked, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return, lost,
-    shared, sharing, signals, wanted,
-};
+use super::{Hold, Prepared, Probe, Session, Told, facts, follows, hooks, lost, shared, sharing, signals};
 use crate::error::Error;
 use crate::outcome::{Skipped, Why};
-use crate::resolve::{self, Kinds, Site, Sites};
+use crate::resolve::{self, Site, Sites};
 use crate::target::Image;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -45,9 +42,8 @@ impl Session {
         sites: Sites,
         hold: Hold<'_>,
     ) -> Result<usize, Error> {
-        let Asked { measure, allowed, .. } = self.asked.clone();
+        let asked = self.asked.clone();
         let mut sites = sites;
-        leave_out_without_return(measure, &mut sites);
         leave_out_unrelocated(process, images, &mut sites);
         if sites.sites.is_empty() {
             self.tell(images, Vec::new(), &[], sites.skipped);
@@ -60,11 +56,11 @@ impl Session {
         self.must_be_certain()?;
         let makers = sharing::Makers::find(process, images, &mut sites, false);
         // What traps needs a tracer that stays, which this session may not have.
-        let allowed: Vec<Mechanism> = allowed.into_iter().filter(|mechanism| !mechanism.traps()).collect();
-        let wanted = |site: &Site| makers.want(site, wanted(measure, site));
-        let follows = follows(measure, &sites);
-        let prepared =
-            Prepared::added(process, images, sites, follows, self)?.with_run(self.asked.run.clone());
+        let allowed: Vec<Mechanism> =
+            asked.allowed.iter().copied().filter(|mechanism| !mechanism.traps()).collect();
+        let wanted = |site: &Site| makers.want(site, asked.wanted(site));
+        let follows = follows(&sites);
+        let prepared = Prepared::added(process, images, sites, follows, self)?.with_run(asked.run.clone());
         let plan = prepared.plan(wanted, &allowed);
         let (plan, added) = match self.put_in(process, &plan, hold) {
             Ok(done) => done,
@@ -192,7 +188,7 @@ fn leave_out_unrelocated(process: &Process, images: &[Image], sites: &mut Sites)
     let Sites { sites, skipped, .. } = sites;
     sites.retain(|site| {
         let stays = !relocated.contains(&site.image);
-        if !stays && site.kinds != Kinds::default() {
+        if !stays && site.kinds.are_any() {
             let why = "the loader has yet to change the code of this library (text relocations): attach when it is loaded";
             skipped.push(resolve::skip(images, site, Why::plain("text_relocations", why)));
         }

@@ -3,7 +3,7 @@
 use super::{Hold, Prepared, clib};
 use crate::error::Error;
 use crate::outcome::Why;
-use crate::resolve::{Kinds, skip};
+use crate::resolve::skip;
 use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
 use trapless_process::{Process, StopOptions};
@@ -79,7 +79,7 @@ pub(super) fn nothing_probed(
     let sites = &prepared.sites;
     let mut reasons: BTreeMap<&str, (usize, u32, &Refusal)> = BTreeMap::new();
     for (id, refusal) in refused {
-        if prepared.site(*id).kinds != Kinds::default() {
+        if prepared.site(*id).kinds.are_any() {
             reasons.entry(refusal.code()).or_insert((0, *id, refusal)).0 += 1;
         }
     }
@@ -91,6 +91,6 @@ pub(super) fn nothing_probed(
         Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.why.reason),
         None => ("-".to_owned(), "nothing matched".to_owned()),
     };
-    let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default()).count();
+    let asked = sites.sites.iter().filter(|site| site.kinds.are_any()).count();
     Error::NothingProbed { sites: asked + sites.skipped.len(), example, reason, trap_would_help }
 }

@@ -9,35 +9,17 @@ use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::passed;
 
-/// What is measured at every site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// Hits.
-    Count,
-    /// Durations from entry to return.
-    Latency,
-    /// Each hit, with this many arguments.
-    Trace {
-        /// 0 to 6.
-        args: u8,
-    },
-    /// Nothing: the bodies of a script are called ([`Asked::run`]).
-    Run,
-    /// Hits, and the bodies of a script are called.
-    CountAndRun,
-}
-
 /// What is done with sites, besides what each of them says.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What is measured.
-    pub measure: Measure,
     /// The mechanisms that may be used.
     pub allowed: Vec<Mechanism>,
     /// What is asked for at sites that may be added later ([`Session::add`](super::Session::add)), if there may be any.
     pub later: Option<Kinds>,
-    /// The script whose bodies are called, for [`Measure::Run`] and [`Measure::CountAndRun`].
+    /// The script whose bodies are called at what sites ask for, if there is one.
     pub run: Option<Arc<Run>>,
+    /// Whether hits are counted, too, where there is one.
+    pub counts: bool,
 }
 
 /// A script, and which of its bodies are called where.
@@ -138,10 +120,15 @@ pub enum RunAt {
 }
 
 impl Asked {
+    /// To measure what sites ask for, by these mechanisms, at the sites that there are.
+    pub fn of(allowed: &[Mechanism]) -> Self {
+        Self { allowed: allowed.to_vec(), later: None, run: None, counts: true }
+    }
+
     /// To call bodies of a script where its clauses say, and measure nothing: by jumps alone, unless other mechanisms are allowed.
     pub fn run(run: Run) -> Self {
         let allowed = vec![Mechanism::Jump, Mechanism::Short];
-        Self { measure: Measure::Run, allowed, later: None, run: Some(Arc::new(run)) }
+        Self { allowed, later: None, run: Some(Arc::new(run)), counts: false }
     }
 }
 
@@ -200,55 +187,39 @@ impl Run {
     }
 }
 
-impl Asked {
-    /// To measure this, by these mechanisms, at the sites that there are.
-    pub fn of(measure: Measure, allowed: &[Mechanism]) -> Self {
-        Self { measure, allowed: allowed.to_vec(), later: None, run: None }
-    }
-}
-
-/// What has no return has no time; it was left out with the reason.
-pub(super) fn leave_out_without_return(measure: Measure, sites: &mut Sites) {
-    if measure == Measure::Latency {
-        sites.sites.retain(|site| site.no_return.is_none() || site.kinds == Kinds::default());
-    }
-}
-
 /// Whether calls are followed to their return.
-pub(super) fn follows(measure: Measure, sites: &Sites) -> bool {
-    measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns)
+pub(super) fn follows(sites: &Sites) -> bool {
+    sites.sites.iter().any(|site| site.kinds.follows())
 }
 
-pub(super) fn wanted(measure: Measure, site: &Site) -> Wanted {
-    match measure {
-        Measure::Trace { .. } if !site.usdt.is_empty() && site.kinds != Kinds::default() => Wanted {
-            entries: site.kinds.entry,
+impl Asked {
+    pub(super) fn wanted(&self, site: &Site) -> Wanted {
+        let wanted = Wanted { unwinder: site.unwinder, ..self.wanted_of(site.kinds) };
+        let records = site.kinds.traced.is_some() && site.kinds.are_any() && self.run.is_none();
+        match records && !site.usdt.is_empty() {
             // As many as its notes name.
-            record_entry: Some(MOST_FETCHED as u8),
-            unwinder: site.unwinder,
-            ..Wanted::default()
-        },
-        _ => Wanted { unwinder: site.unwinder, ..wanted_of(measure, site.kinds) },
-    }
-}
-
-/// What is wanted at a site that is no USDT probe's.
-pub(super) fn wanted_of(measure: Measure, kinds: Kinds) -> Wanted {
-    let Kinds { entry, returns } = kinds;
-    match measure {
-        _ if !entry && !returns => Wanted::default(),
-        Measure::Run => Wanted { run_entry: entry, run_return: returns, ..Wanted::default() },
-        Measure::CountAndRun => {
-            Wanted { entries: entry, returns, run_entry: entry, run_return: returns, ..Wanted::default() }
+            true => Wanted { record_entry: Some(MOST_FETCHED as u8), record_return: false, ..wanted },
+            false => wanted,
         }
-        Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
-        Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
-        Measure::Trace { args } => Wanted {
-            entries: entry,
-            record_entry: (entry || args > 0).then_some(args),
-            returns,
-            record_return: returns,
+    }
+
+    /// What is wanted at a site that is no USDT probe's.
+    pub(super) fn wanted_of(&self, kinds: Kinds) -> Wanted {
+        let Kinds { entry, returns, timed, traced } = kinds;
+        if self.run.is_some() {
+            let of_bodies = Wanted { run_entry: entry, run_return: returns, ..Wanted::default() };
+            return match self.counts {
+                true => Wanted { entries: entry, returns, ..of_bodies },
+                false => of_bodies,
+            };
+        }
+        Wanted {
+            entries: entry || timed,
+            record_entry: traced.filter(|&arguments| entry || (kinds.follows() && arguments > 0)),
+            returns: kinds.follows(),
+            record_return: kinds.follows() && traced.is_some(),
+            latency: timed,
             ..Wanted::default()
-        },
+        }
     }
 }

@@ -65,9 +65,8 @@ impl Snapshot {
         }
     }
 
-    /// What happened since `before`, a row for every entry and every return that was asked for. `latency`: one
-    /// row for each function instead.
-    pub fn since(&self, before: &Self, session: &Session, rate: Rate, latency: bool) -> Vec<ProbeSummary> {
+    /// What happened since `before`: a row for every entry that was asked for, and one for every return, with times where those were.
+    pub fn since(&self, before: &Self, session: &Session, rate: Rate) -> Vec<ProbeSummary> {
         let (probes, nothing) = (session.probes(), Numbers::default());
         let mut rows = Vec::new();
         let mut usdt = HashMap::new();
@@ -88,11 +87,6 @@ impl Snapshot {
             };
             let lost = now.lost.saturating_sub(then.lost);
             let returns = now.returns.saturating_sub(then.returns);
-            if latency {
-                let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_deref(), rate));
-                rows.push(row(Kind::Return, returns, lost, times));
-                continue;
-            }
             if probe.kinds.entry {
                 let new = row(Kind::Entry, now.entries.saturating_sub(then.entries), 0, None);
                 if probe.usdt.is_some() {
@@ -101,8 +95,9 @@ impl Snapshot {
                     rows.push(new);
                 }
             }
-            if probe.kinds.returns {
-                rows.push(row(Kind::Return, returns, lost, None));
+            if probe.kinds.follows() {
+                let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_deref(), rate));
+                rows.push(row(Kind::Return, returns, lost, times));
             }
         }
         rows

@@ -61,7 +61,7 @@ impl Makers {
     /// Finds those that matter to `sites`, and adds sites for them where there are none. `later`: files may come that call such functions.
     pub(super) fn find(process: &Process, images: &[Image], sites: &mut Sites, later: bool) -> Self {
         // Those that were asked for: what is hooked for unwinders calls nothing of interest.
-        let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default());
+        let asked = sites.sites.iter().filter(|site| site.kinds.are_any());
         let probed: BTreeSet<usize> = asked.map(|site| site.image).collect();
         let program = process.exe().ok();
         let is_program = |image: &Image| program.as_deref().is_some_and(|exe| exe.ends_with(image.name()));

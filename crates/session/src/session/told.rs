@@ -2,7 +2,7 @@
 
 use super::{Prepared, Probe};
 use crate::outcome::{Probed, Skipped, Why};
-use crate::resolve::{self, Kinds};
+use crate::resolve;
 use crate::target::Image;
 use std::sync::Arc;
 use trapless_engine::{LeftAlone, Plan, Refusal, spread};
@@ -31,7 +31,7 @@ impl Told {
             let asked = prepared.site(site.request.id);
             match left {
                 Some(left) => refused.push((site.request.id, (*left).into())),
-                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
+                None if !asked.kinds.are_any() || site.request.wanted.is_hook() => {}
                 // One for each name: several USDT probes may stand at one address.
                 None => {
                     probes.extend(asked.names().map(|name| Probe {
@@ -60,7 +60,7 @@ impl Told {
         let mut skipped = prepared.sites.skipped.clone();
         let told = spread::map(&self.refused, |(id, refusal)| {
             let site = prepared.site(*id);
-            (site.kinds != Kinds::default()).then(|| resolve::skip(prepared.images, site, Why::from(refusal)))
+            site.kinds.are_any().then(|| resolve::skip(prepared.images, site, Why::from(refusal)))
         });
         skipped.extend(told.into_iter().flatten());
         skipped

@@ -51,6 +51,12 @@ impl Record {
         (self.view.id & !RECORD_NO_RESULT) / 2
     }
 
+    /// The arguments that are told of it at this probe.
+    fn arguments_of(&self, probe: &Probe) -> Vec<u64> {
+        let count = probe.kinds.traced.unwrap_or(0);
+        self.view.values.iter().copied().take(count.into()).collect()
+    }
+
     fn is_return(&self) -> bool {
         self.view.id & 1 != 0
     }
@@ -97,7 +103,7 @@ impl Calls {
     }
 
     /// Takes complete records out of the rings, as many as are taken at a time, and gives the calls in the order of their time.
-    pub fn take(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
+    pub fn take(&mut self, session: &Session, origin: Origin) -> Vec<Hit> {
         let mut by_id: HashMap<u32, Vec<&Probe>> = HashMap::new();
         for probe in session.probes.iter() {
             by_id.entry(probe.id).or_default().push(probe);
@@ -128,10 +134,12 @@ impl Calls {
         let mut hits = Vec::new();
         for (block, record, has_waited) in records {
             let Some([probe, others @ ..]) = by_id.get(&record.probe()).map(Vec::as_slice) else { continue };
+            // Where one is, its operands are recorded, and of returns nothing.
+            let is_usdt = probe.usdt.is_some() || others.iter().any(|other| other.usdt.is_some());
             if record.is_return() {
                 let (entry, left) = self.entry_of(block, &record);
                 for left in left {
-                    hits.push(self.entered(probe, origin, &left.record, arguments));
+                    hits.push(self.entered(probe, origin, &left.record));
                 }
                 let may_come = record.of_goroutine() && (!has_waited || self.behind);
                 if entry.is_none() && may_come && self.early.len() < MOST_OPEN {
@@ -140,17 +148,14 @@ impl Calls {
                 }
                 // Where any record was lost since, it may be another call's.
                 let entry = entry.filter(|entry| entry.lost == lost);
-                hits.push(self.returned(probe, origin, &record, entry, arguments));
-            } else if probe.kinds.returns {
+                hits.push(self.returned(probe, origin, &record, entry));
+            } else if probe.kinds.follows() && !is_usdt {
                 if let Some(left) = self.wait(block, Open { record, lost: lost_at_first }) {
-                    hits.push(self.entered(probe, origin, &left.record, arguments));
+                    hits.push(self.entered(probe, origin, &left.record));
                 }
             } else {
-                let is_usdt = probe.usdt.is_some() || others.iter().any(|other| other.usdt.is_some());
                 for probe in std::iter::once(probe).chain(others) {
-                    // What is recorded at a USDT probe are the operands of its notes.
-                    let arguments = if is_usdt { 0 } else { arguments };
-                    hits.push(self.entered(probe, origin, &record, arguments));
+                    hits.push(self.entered(probe, origin, &record));
                 }
             }
         }
@@ -190,31 +195,24 @@ impl Calls {
         (Some(entry), left)
     }
 
-    fn returned(
-        &mut self,
-        probe: &Probe,
-        origin: Origin,
-        record: &Record,
-        entry: Option<Open>,
-        arguments: usize,
-    ) -> Hit {
+    fn returned(&mut self, probe: &Probe, origin: Origin, record: &Record, entry: Option<Open>) -> Hit {
         let is_known = record.view.id & RECORD_NO_RESULT == 0;
         let ticks = record.view.time.saturating_sub(record.entered());
         Hit {
-            args: entry.map_or(Vec::new(), |entry| entry.record.view.values[..arguments].to_vec()),
+            args: entry.map_or(Vec::new(), |entry| entry.record.arguments_of(probe)),
             retval: is_known.then_some(record.view.values[0]),
             duration_ns: Some(origin.rate.nanoseconds(ticks)),
             ..self.hit(probe, origin, record, Kind::Return)
         }
     }
 
-    fn entered(&mut self, probe: &Probe, origin: Origin, record: &Record, arguments: usize) -> Hit {
-        let args = record.view.values[..arguments].to_vec();
+    fn entered(&mut self, probe: &Probe, origin: Origin, record: &Record) -> Hit {
+        let args = record.arguments_of(probe);
         Hit { args, ..self.hit(probe, origin, record, Kind::Entry) }
     }
 
     /// At the end: the entries whose return was never seen.
-    pub fn rest(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
+    pub fn rest(&mut self, session: &Session, origin: Origin) -> Vec<Hit> {
         self.waiting = 0;
         let open = self.open.drain().flat_map(|(_, entries)| entries).map(|entry| entry.record);
         let mut records: Vec<_> = open.chain(self.early.drain(..).map(|(_, record)| record)).collect();
@@ -223,8 +221,8 @@ impl Calls {
         for record in records {
             let Some(probe) = session.probes.iter().find(|p| p.id == record.probe()) else { continue };
             hits.push(match record.is_return() {
-                true => self.returned(probe, origin, &record, None, arguments),
-                false => self.entered(probe, origin, &record, arguments),
+                true => self.returned(probe, origin, &record, None),
+                false => self.entered(probe, origin, &record),
             });
         }
         hits

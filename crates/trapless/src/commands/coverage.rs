@@ -8,7 +8,7 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::report::{Coverage, KeptOut};
-use crate::resolve::{Kinds, Site};
+use crate::resolve::Site;
 use crate::session::Prepared;
 use std::collections::{BTreeMap, HashMap};
 use trapless_engine::admit::best_of;
@@ -26,7 +26,7 @@ const TRAPLESS: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
 /// # Errors
 /// A file or the process cannot be read, or the output not written.
 pub fn run(listing: &Listing, place: &Place, prepared: &Prepared<'_>) -> Result<u8, Error> {
-    let asked = |site: &Site| site.kinds != Kinds::default();
+    let asked = |site: &Site| site.kinds.are_any();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
     let plan = prepared.offers(entry, &TRAPLESS)?;
     let answers = plan.answers();

@@ -4,7 +4,7 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::report::{ListedUsdt, plural};
-use crate::resolve::{self, Kinds};
+use crate::resolve;
 use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let place = Place::open(listing)?;
     let process = place.process();
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
-    let asked = |site: &resolve::Site| site.kinds != Kinds::default();
+    let asked = |site: &resolve::Site| site.kinds.are_any();
     let entry = |site: &resolve::Site| Wanted { entries: asked(site), ..Wanted::default() };
     let both = |site: &resolve::Site| {
         let returns = asked(site) && site.no_return.is_none();

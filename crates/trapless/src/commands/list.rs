@@ -6,7 +6,7 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::report::{ListedModule, ListedSite};
-use crate::resolve::{Kinds, Site};
+use crate::resolve::Site;
 use crate::session::Prepared;
 use trapless_engine::{Refusal, Wanted};
 use trapless_session::outcome::Why;
@@ -29,7 +29,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         return super::coverage::run(listing, &place, &prepared);
     }
     let allowed = &listing.selection.mechanisms;
-    let asked = |site: &Site| site.kinds != Kinds::default();
+    let asked = |site: &Site| site.kinds.are_any();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
     // A USDT probe is a place, and so is a line of the source: nobody asks for its return.
     let has_return = |site: &Site| asked(site) && site.usdt.is_empty() && site.no_return.is_none();

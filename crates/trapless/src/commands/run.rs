@@ -16,7 +16,7 @@ use crate::files::Files;
 use crate::progress::Progress;
 use crate::report::{Exit, Running, View};
 use crate::resolve::{Kinds, Sites};
-use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
+use crate::session::{Asked, Calls, Hold, Session, Snapshot};
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -252,28 +252,13 @@ fn asked(
                 allowed: run.selection.mechanisms.clone(),
                 ..Asked::run(code.run_in(process, images, sites)?)
             };
-            match run.measure {
-                validated::Measure::Script | validated::Measure::Quick => asked,
-                // The session counts hits, and code tells what else is shown of them.
-                _ => Asked { measure: Measure::CountAndRun, ..asked },
-            }
+            // Else code tells what else is shown of hits.
+            let only_runs = matches!(run.measure, validated::Measure::Script | validated::Measure::Quick);
+            Asked { counts: !only_runs, ..asked }
         }
-        None => Asked::of(measure(run), &run.selection.mechanisms),
+        None => Asked::of(&run.selection.mechanisms),
     };
     Ok(Asked { later, ..asked })
-}
-
-fn measure(run: &Run) -> Measure {
-    match run.measure {
-        validated::Measure::Script | validated::Measure::Quick => Measure::Run,
-        // To end after so many hits, each must be known.
-        validated::Measure::Count | validated::Measure::Latency if run.limits.max_events.is_some() => {
-            Measure::Trace { args: 0 }
-        }
-        validated::Measure::Count => Measure::Count,
-        validated::Measure::Latency => Measure::Latency,
-        validated::Measure::Trace { args } => Measure::Trace { args },
-    }
 }
 
 fn attach(

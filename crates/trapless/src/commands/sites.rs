@@ -99,8 +99,7 @@ impl Place {
     /// The sites that a listing's probes mean.
     pub fn sites(&self, listing: &Listing) -> Result<Sites, Error> {
         let selection = &listing.selection;
-        let probes =
-            selection.probes.iter().map(|probe| (&probe.spec, Kinds { entry: true, returns: probe.returns }));
+        let probes = selection.probes.iter().map(|probe| (&probe.spec, Kinds::hits(true, probe.returns)));
         let limit = selection.max_probes;
         let sites = resolve::resolve(self.process(), &self.images, probes, &selection.exclusions, limit)?;
         sites

@@ -148,10 +148,7 @@ impl Armed {
     ) -> Armed {
         let process = target::open(target.pid()).unwrap();
         let images = target::images(&process, &Files::default()).unwrap();
-        let kinds = |at: &RunAt| Kinds {
-            entry: matches!(at, RunAt::Entry(_)),
-            returns: matches!(at, RunAt::Return(_)),
-        };
+        let kinds = |at: &RunAt| Kinds::hits(matches!(at, RunAt::Entry(_)), matches!(at, RunAt::Return(_)));
         let specs: Vec<(ProbeSpec, Kinds)> = clauses
             .iter()
             .map(|(text, at)| (ProbeSpec::parse(text, Syntax::Glob).unwrap(), kinds(at)))
@@ -581,7 +578,7 @@ fn sites_that_are_added_call_bodies_that_are_there() {
     let before = target.text();
     let process = target::open(target.pid()).unwrap();
     let images = target::images(&process, &Files::default()).unwrap();
-    let kinds = Kinds { entry: true, returns: false };
+    let kinds = Kinds::ENTRY;
     let specs = ["bodies:half", "bodies:probed"].map(|text| ProbeSpec::parse(text, Syntax::Glob).unwrap());
     let sites = |process: &Process, number: u32| {
         let asked = specs.iter().map(|spec| (spec, kinds));

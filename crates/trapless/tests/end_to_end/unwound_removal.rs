@@ -1,7 +1,7 @@
 //! Probes that are taken out in the middle of an unwinding: what unwinders ask stays probed until none of them can be about to ask
 //! (hard cases W1, W3).
 
-use crate::support::park::park;
+use crate::support::park::{entry_for_all, park};
 use crate::support::text::eventually_nothing_is_left;
 use crate::support::tool::{Tool, detach, run, trapless};
 use crate::support::{Target, counting_tells_unwinders, eventually, part};
@@ -55,6 +55,7 @@ fn w3_probes_are_taken_out_in_the_middle_of_an_unwinding() {
         let mut target = Target::start(&mut Command::new(&path));
         let (pid, before) = (target.pid(), target.text());
         let [raise, caught, wrong] = [0, 1, 2].map(|index| target.address(index));
+        let raise = entry_for_all(&target, raise);
         // How far it is to where an unwinder knows one is the unwinder's affair.
         for round in 0..60 {
             if in_the_middle == part(6).max(1) {
@@ -108,6 +109,7 @@ fn w3_in_a_large_process_whoever_attaches_next_takes_out_what_unwinders_asked() 
     let target = Target::start(Command::new(&path).arg(MIB));
     let pid = target.pid();
     let [raise, caught, wrong, asked] = [0, 1, 2, 3].map(|index| target.address(index));
+    let raise = entry_for_all(&target, raise);
     let (text, before) = (pid.to_string(), target.read(asked, 16));
     let run_on = || {
         let now = target.read_word(caught);

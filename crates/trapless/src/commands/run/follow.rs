@@ -22,12 +22,13 @@ mod sharing;
 mod worker;
 
 use super::collect::Collector;
+use super::present::kinds;
 use super::wait_for_end;
 use crate::cli::validated::{Measure, Run, Target};
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
 use crate::report::{Exit, Running};
-use crate::resolve::{self, Kinds};
+use crate::resolve;
 use crate::target::Image;
 use crate::whoever::Whoever;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -137,7 +138,7 @@ fn check_files(run: &Run, whoever: &Whoever) -> Result<(), Error> {
         let image = Image::file_of(file, &run.files())?;
         let probes = run.selection.probes.iter();
         let probes = probes.filter(|probe| probe.spec.module.as_literal().map(Path::new) == Some(file));
-        let probes = probes.map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));
+        let probes = probes.map(|probe| (&probe.spec, kinds(run, probe)));
         resolve::resolve(None, &[image], probes, &run.selection.exclusions, run.selection.max_probes)?;
     }
     Ok(())

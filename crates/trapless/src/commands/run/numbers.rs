@@ -214,7 +214,8 @@ impl<'r> Numbers<'r> {
 impl Collector for Numbers<'_> {
     fn armed(&mut self, pid: i32, session: &Session) -> Result<(), Error> {
         let kinds = session.probes().iter().map(|probe| probe.kinds);
-        let probes = kinds.map(|kinds| usize::from(kinds.entry) + usize::from(kinds.returns)).sum();
+        let probes =
+            kinds.map(|kinds| usize::from(kinds.entry || kinds.timed) + usize::from(kinds.follows())).sum();
         let stopped_us = session.stopped().as_micros() as u64;
         let attached = Attached { pid, stopped_us, probes, skipped: session.skipped().len() };
         let told = self.reporter.attached(&attached).and_then(|()| self.reporter.flush());

@@ -1,6 +1,6 @@
 //! Which of a run's probes mean something in a process.
 
-use crate::cli::validated::{Probe, Run};
+use crate::cli::validated::{Measure, Probe, Run};
 use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::Image;
@@ -40,7 +40,7 @@ pub(super) fn present(
     let all: Vec<&Probe> = selection.probes.iter().collect();
     let asked = all.len();
     let resolve = |probes: &[&Probe]| {
-        let probes = probes.iter().map(|probe| (&probe.spec, kinds(probe)));
+        let probes = probes.iter().map(|probe| (&probe.spec, kinds(run, probe)));
         resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
     };
     let of_all = match resolve(&all) {
@@ -69,9 +69,18 @@ pub(super) fn present(
     Ok(Present { sites, absent, asked })
 }
 
-/// What is asked for at a probe.
-pub(super) fn kinds(probe: &Probe) -> Kinds {
-    Kinds { entry: probe.entry, returns: probe.returns }
+/// What is asked for at a probe of a run.
+pub(super) fn kinds(run: &Run, probe: &Probe) -> Kinds {
+    let hits = Kinds::hits(probe.entry, probe.returns);
+    if run.script.is_some() {
+        return hits;
+    }
+    match (run.measure, run.limits.max_events) {
+        (Measure::Trace { args }, _) => Kinds { traced: Some(args), ..hits },
+        // To end after so many hits, each must be known.
+        (Measure::Latency, most) => Kinds { timed: true, traced: most.map(|_| 0), ..Kinds::default() },
+        (_, most) => Kinds { traced: most.map(|_| 0), ..hits },
+    }
 }
 
 /// Whether an error says that a program has nothing of what was asked for. Another one may have it.

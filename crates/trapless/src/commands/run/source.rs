@@ -72,28 +72,19 @@ pub(in crate::commands) trait Source: Send {
 pub(in crate::commands) struct Sessions<'r>(pub &'r Run);
 
 impl Sessions<'_> {
-    /// How many arguments belong to each hit, where hits are looked at.
-    fn arguments(&self) -> Option<usize> {
-        match self.0.measure {
-            Measure::Trace { args } => Some(args.into()),
-            _ => self.0.limits.max_events.map(|_| 0),
-        }
-    }
-
-    fn is_latency(&self) -> bool {
-        self.0.measure == Measure::Latency
+    fn is_trace(&self) -> bool {
+        matches!(self.0.measure, Measure::Trace { .. })
     }
 }
 
 impl Source for Sessions<'_> {
     fn hits(&mut self, armed: &mut Armed, origin: Origin) -> Vec<Hit> {
-        let Some(arguments) = self.arguments() else { return Vec::new() };
-        armed.calls.take(&armed.session, origin, arguments)
+        let looks = self.is_trace() || self.0.limits.max_events.is_some();
+        if looks { armed.calls.take(&armed.session, origin) } else { Vec::new() }
     }
 
     fn last_hits(&mut self, armed: &mut Armed, origin: Origin) -> Vec<Hit> {
-        let Measure::Trace { args } = self.0.measure else { return Vec::new() };
-        armed.calls.rest(&armed.session, origin, args.into())
+        if self.is_trace() { armed.calls.rest(&armed.session, origin) } else { Vec::new() }
     }
 
     fn is_behind(&self, armed: &Armed) -> bool {
@@ -101,12 +92,12 @@ impl Source for Sessions<'_> {
     }
 
     fn rows(&mut self, armed: &Armed, rate: Rate) -> Vec<ProbeSummary> {
-        armed.session.snapshot().since(&Snapshot::default(), &armed.session, rate, self.is_latency())
+        armed.session.snapshot().since(&Snapshot::default(), &armed.session, rate)
     }
 
     fn rows_since(&mut self, armed: &mut Armed) -> Vec<ProbeSummary> {
         let now = armed.session.snapshot();
-        let rows = now.since(&armed.before, &armed.session, armed.beginning.rate(), self.is_latency());
+        let rows = now.since(&armed.before, &armed.session, armed.beginning.rate());
         armed.before = now;
         rows
     }

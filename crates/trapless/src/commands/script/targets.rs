@@ -89,11 +89,8 @@ fn check_in_processes(text: &Text, run: &Run) -> Result<(), Error> {
     for pid in pids {
         let process = target::open(*pid)?;
         let images = target::images(&process, &files)?;
-        let specs = run
-            .selection
-            .probes
-            .iter()
-            .map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));
+        let specs =
+            run.selection.probes.iter().map(|probe| (&probe.spec, Kinds::hits(probe.entry, probe.returns)));
         resolve::resolve(Some(&process), &images, specs, &[], MOST_PROBES)?;
     }
     Ok(())
@@ -106,7 +103,7 @@ fn probes_in(text: &Text, points: &Points) -> Result<u64, Error> {
     for (probe, is_own) in points.probes.iter().zip(&points.is_own) {
         let Some(path) = probe.spec.module.as_literal() else { continue };
         let image = Image::file_of(Path::new(path), &files)?;
-        let kinds = Kinds { entry: probe.entry, returns: probe.returns };
+        let kinds = Kinds::hits(probe.entry, probe.returns);
         let found: Sites = resolve::resolve(None, &[image], [(&probe.spec, kinds)], &[], MOST_PROBES)?;
         if *is_own {
             // A USDT probe is one, at however many places it stands.

@@ -8,7 +8,7 @@ use crate::commands::registers::Registers;
 use crate::commands::script::{Beginning, check_sandbox, is_go};
 use crate::error::Error;
 use crate::report::plural;
-use crate::resolve::{Kinds, Site, Sites};
+use crate::resolve::{Site, Sites};
 use crate::session::{MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 use crate::spec::Location;
 use crate::target::Image;
@@ -284,7 +284,7 @@ impl CodeFor for Typed {
             unknown: Unknown::default(),
         };
         let mut by_image: BTreeMap<usize, Vec<&Site>> = BTreeMap::new();
-        for site in sites.sites.iter().filter(|site| site.kinds != Kinds::default()) {
+        for site in sites.sites.iter().filter(|site| site.kinds.are_any()) {
             by_image.entry(site.image).or_default().push(site);
         }
         for (image, sites) in by_image {

@@ -330,6 +330,17 @@ fn request(request: libc::c_uint, tid: i32, data: usize) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Where a function begins whoever calls it: on powerpc64le behind the two instructions that set r2, which callers from the same module
+/// leave out.
+pub fn entry_for_all(target: &Target, function: u64) -> u64 {
+    const ADDIS_R2_R12: u32 = 0x3c4c;
+    const ADDI_R2_R2: u32 = 0x3842;
+    let code = target.read(function, 8);
+    let half = |at: usize| u32::from_le_bytes(code[at..at + 4].try_into().unwrap()) >> 16;
+    let sets_r2 = cfg!(target_arch = "powerpc64") && (half(0), half(4)) == (ADDIS_R2_R12, ADDI_R2_R2);
+    if sets_r2 { function + 8 } else { function }
+}
+
 /// Makes a thread of a frozen target stand `steps` instructions behind its next arrival at `address`.
 #[track_caller]
 pub fn park(target: &Target, tid: i32, address: u64, steps: usize) -> u64 {

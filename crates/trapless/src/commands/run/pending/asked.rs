@@ -1,6 +1,6 @@
 //! What of a run's probes a process has, and what it may come to have.
 
-use super::super::present::{Present, present};
+use super::super::present::{Present, kinds, present};
 use super::search::can_be_loaded;
 use crate::cli::validated::Run;
 use crate::error::Error;
@@ -52,9 +52,7 @@ pub(in super::super) fn wanted(run: &Run, process: &Process, images: &[Image]) -
 
 /// What is asked for at any of a run's probes.
 fn of_all(run: &Run) -> Kinds {
-    let probes = &run.selection.probes;
-    let entry = probes.iter().any(|probe| probe.entry);
-    Kinds { entry, returns: probes.iter().any(|probe| probe.returns) }
+    run.selection.probes.iter().map(|probe| kinds(run, probe)).fold(Kinds::default(), Kinds::or)
 }
 
 /// What a run asks for in libraries that come later, if it waits for all of them.

@@ -24,7 +24,7 @@ pub(super) fn can_be_loaded(
     probe: &Probe,
 ) -> Result<bool, Error> {
     let selection = &run.selection;
-    let asked = [(&probe.spec, kinds(probe))];
+    let asked = [(&probe.spec, kinds(run, probe))];
     let mut missing = None;
     for image in files(process, images, &probe.spec).iter().filter_map(|path| Image::file(path).ok()) {
         if !image.module(None).is_ok_and(is_library) {

@@ -151,7 +151,7 @@ impl Known<'_> {
         let spec = usize::try_from(number).ok().and_then(|number| self.chosen.specs.get(number));
         let Some(spec) = spec else { return Vec::new() };
         let returns = spec.kind == Some(Kind::Return);
-        let kinds = Kinds { entry: !returns, returns };
+        let kinds = Kinds::hits(!returns, returns);
         let in_group = |number: usize, spec: &ProbeSpec| {
             let group = self.groups.borrow().get(number)?.clone();
             let (process, images) = (group.process.as_ref(), &group.images);
@@ -180,7 +180,7 @@ impl Known<'_> {
     pub fn problem(&self) -> Option<Error> {
         let number = self.process()?;
         let group = self.groups.borrow().get(number)?.clone();
-        let kinds = Kinds { entry: true, returns: false };
+        let kinds = Kinds::ENTRY;
         let specs = self.chosen.specs.iter().map(|spec| (spec, kinds));
         let (process, images) = (group.process.as_ref(), &group.images);
         let found = resolve::resolve(process, images, specs, &self.chosen.exclusions, MOST);
@@ -238,7 +238,7 @@ impl Known<'_> {
         };
         let spec = points::specification(point, wanted)?;
         let returns = spec.kind == Some(Kind::Return);
-        let kinds = Kinds { entry: !returns, returns };
+        let kinds = Kinds::hits(!returns, returns);
         let found = resolve::resolve(group.process.as_ref(), &group.images, [(&spec, kinds)], &[], MOST);
         Some(found.map(|found| found.sites))
     }

@@ -71,7 +71,7 @@ impl Looked<'_> {
     fn rows(&self, module: Pattern) -> Result<Vec<String>, session::Error> {
         let Some(spec) = points::specification(self.point, module) else { return Ok(Vec::new()) };
         let returns = spec.kind == Some(Kind::Return);
-        let kinds = Kinds { entry: !returns, returns };
+        let kinds = Kinds::hits(!returns, returns);
         let found = resolve::resolve(self.process, self.images, [(&spec, kinds)], &[], usize::MAX)?;
         let sites = found.sites;
         if let (true, Some(skipped)) = (sites.is_empty(), found.skipped.first()) {
