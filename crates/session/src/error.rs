@@ -59,6 +59,28 @@ pub enum Error {
         "the process that served the traps was killed; the probes were taken out, and nothing was counted after it"
     )]
     Unserved,
+    /// A return was asked for where nothing returns from.
+    #[error("'{spec}' names {what}, and nothing returns from there: name the function")]
+    NoReturn {
+        /// The specification as it was written.
+        spec: String,
+        /// What it names.
+        what: &'static str,
+    },
+    /// No pattern was given.
+    #[error("nothing was asked for: no pattern was given")]
+    NothingAsked,
+    /// More arguments than are recorded.
+    #[error("{asked} arguments were asked for, and at most {most} are recorded")]
+    Arguments {
+        /// So many.
+        asked: usize,
+        /// The most there can be.
+        most: usize,
+    },
+    /// The process that was to be probed from outside is the one that asks.
+    #[error("this is the process itself, which cannot be stopped and changed by its own hand")]
+    Own,
     /// A file that had to be read.
     #[error("{}: {reason}", .path.display())]
     File {

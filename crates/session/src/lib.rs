@@ -12,6 +12,7 @@
 //! | [`session`] | probes armed in one process, from attaching to removal |
 //! | [`clock`] | from time stamps to nanoseconds |
 //! | [`outcome`] | what a session tells of its probes |
+//! | [`number`] | how numbers are written in texts |
 //! | [`unwind`] | how stacks are walked in a process |
 //! | [`error`] | everything that can be in the way |
 //!
@@ -49,6 +50,7 @@ pub mod clock;
 pub mod error;
 pub mod files;
 pub mod name;
+pub mod number;
 pub mod outcome;
 pub mod resolve;
 pub mod select;

@@ -2,11 +2,13 @@
 //!
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
+mod losses;
 mod told;
 mod typed;
 
 use crate::name::{SiteName, Source};
 use crate::spec::Kind;
+pub use losses::{ChildHits, Losses, Note};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -163,15 +165,6 @@ impl From<&Refusal> for Why {
     fn from(refusal: &Refusal) -> Self {
         Self { code: refusal.code(), reason: refusal.to_string(), group: refusal.group() }
     }
-}
-
-/// Something about how a pattern was understood that its author has to know.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Remark {
-    /// What, in a word that stays the same.
-    pub code: &'static str,
-    /// The same in a sentence.
-    pub text: String,
 }
 
 /// An armed site at which calls are no longer counted, or were not for a while.

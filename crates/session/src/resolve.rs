@@ -7,7 +7,7 @@ mod usdt;
 
 use crate::error::Error;
 use crate::name::{SiteName, Source};
-use crate::outcome::{Remark, Skipped, Why};
+use crate::outcome::{Note, Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
@@ -145,7 +145,7 @@ pub struct Sites {
     /// What matched and is no site.
     pub skipped: Vec<Skipped>,
     /// How the patterns were understood, where that is not what they say.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<Note>,
 }
 
 /// Finds the sites that `probes` mean in `images`, leaving out what `exclusions` say.

@@ -10,6 +10,7 @@ mod gate;
 mod hold;
 mod hooks;
 mod lost;
+pub mod notes;
 mod prepared;
 mod sharing;
 mod signals;
@@ -19,7 +20,7 @@ mod usdt;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::outcome::{LostSite, Probed, Remark, Skipped};
+use crate::outcome::{LostSite, Note, Probed, Skipped};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::Image;
 use std::cell::{Cell, RefCell};
@@ -79,7 +80,7 @@ pub struct Session {
     /// Those of the probes, in the process.
     addresses: Arc<[u64]>,
     skipped: Arc<[Skipped]>,
-    remarks: Arc<[Remark]>,
+    remarks: Arc<[Note]>,
     freed: usize,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
@@ -316,7 +317,7 @@ impl Session {
     }
 
     /// How the patterns were understood, where that is not what they say.
-    pub fn remarks(&self) -> &[Remark] {
+    pub fn remarks(&self) -> &[Note] {
         &self.remarks
     }
 

@@ -9,13 +9,6 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use trapless_isa::Mechanism;
-use trapless_process::StopOptions;
-use trapless_session::files::Files;
-use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Asked, Hold, Session};
-use trapless_session::spec::{ProbeSpec, Syntax};
-use trapless_session::target;
 
 /// Makes the shell allocate: the variable grows, so it moves from block to block.
 const WORK: &str = "x=; i=0; while [ $i -lt 500 ]; do x=$x.$i; i=$((i+1)); done; echo ${#x}\n";
@@ -33,21 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     // It is ready when it has answered: before, its libraries may not be there.
     let unprobed = work()?;
 
-    let process = target::open(shell.id() as i32)?;
-    let images = target::images(&process, &Files::default())?;
-    let malloc = ProbeSpec::parse("libc.so*:malloc", Syntax::Glob)?;
-    let entry = Kinds::ENTRY;
-    let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
-    let hold = Hold::Stop(StopOptions::default());
-    // By a jump: nothing traps.
-    let session = Session::attach(&process, &images, sites, Asked::of(&[Mechanism::Jump]), hold)?;
-
+    let session = trapless::attach(shell.id())?.count("libc.so*:malloc")?.arm()?;
     let probed = work()?;
     let hits = session.hits();
-    let removed = session.remove(&process, &StopOptions::default())?;
+    let summary = session.remove()?;
     let after = work()?;
 
-    println!("{hits} calls of malloc; the shell stood still for {:?}", session.stopped() + removed.stopped);
+    println!("{hits} calls of malloc; the shell stood still for {:?}", summary.stopped);
     println!("it says {unprobed} without the probe, {probed} with it, {after} after it");
     // Without input it ends.
     drop(input);

@@ -1,23 +1,71 @@
-//! Probes in running programs that do not trap: the command line.
+//! Probes in running Linux programs that do not trap: counts, times, arguments and results of functions, at nanoseconds a hit, without a
+//! library in the program, a restart, or root.
 //!
-//! What a program needs that probes others is in `trapless-session`, whose modules are here, too.
+//! ```
+//! use std::process::{Command, Stdio};
 //!
-//! | module | what it knows |
-//! |---|---|
-//! | [`cli`] | what a person types |
-//! | [`commands`] | what it makes the program do |
-//! | [`report`] | what is shown of a run |
-//! | [`progress`] | that somebody waits |
-//! | [`terminal`] | what may be written to one |
-//! | [`whoever`] | which processes are meant where nobody names them |
-//! | [`error`] | everything that can end a run, with its exit code |
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # // A program that has mapped its libraries.
+//! let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+//! # use std::io::{Read, Write};
+//! # let (mut input, mut output) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
+//! # let mut byte = [0];
+//! # input.write_all(b"a")?;
+//! # output.read_exact(&mut byte)?;
+//! let session = trapless::attach(cat.id())?.count("libc.so*:read")?.latency("libc.so*:write")?.arm()?;
+//! # input.write_all(b"b")?;
+//! # output.read_exact(&mut byte)?;
+//! # drop(input);
+//! # cat.wait()?;
+//! let summary = session.remove()?;
+//! for probe in &summary.probes {
+//!     println!("{:8} {} {}", probe.hits, probe.function, probe.kind);
+//! }
+//! assert_eq!(summary.probes.len(), 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`attach`] is where it begins; what can be asked for is told at [`Attach`], what comes of it at [`Session`], and how patterns are written in
+//! [`patterns`]. Rows and hits are plain data, and serialize as the objects that the command line prints.
+//!
+//! The feature `cli`, which is on unless it is turned off, builds the command line. A program that only attaches does without:
+//!
+//! ```toml
+//! trapless = { version = "0.1", default-features = false }
+//! ```
 
+mod attach;
+
+pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, MOST_SITES, Session, Summary, attach};
+pub use trapless_session::error::Error;
+pub use trapless_session::name::{SiteName, Source};
+pub use trapless_session::outcome::{
+    Bucket, ChildHits, Collected, Hit, LatencySummary, Losses, LostSite, Note, ProbeSummary, Probed, Skipped,
+    UsdtValue, Why,
+};
+#[doc(inline)]
+pub use trapless_session::spec as patterns;
+pub use trapless_session::spec::Kind;
+
+/// The command line, which no other crate is to use: what it has may change at any time.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod commands;
-pub mod error;
-pub mod progress;
-pub mod report;
+#[cfg(feature = "cli")]
+mod error;
+#[cfg(feature = "cli")]
+mod progress;
+#[cfg(feature = "cli")]
+mod report;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod terminal;
-pub mod whoever;
+#[cfg(feature = "cli")]
+mod whoever;
 
-pub use trapless_session::{files, resolve, session, spec, target};
+#[cfg(feature = "cli")]
+use trapless_session::{files, resolve, session, spec, target};

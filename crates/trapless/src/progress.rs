@@ -1,9 +1,7 @@
 //! What is going on, on standard error, when it takes more than half a second.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,25 +15,8 @@ const REDRAW: Duration = Duration::from_millis(100);
 ///
 /// A terminal gets one line that is drawn again and erased at the end; anything else gets one line once.
 pub struct Progress {
-    state: Arc<State>,
     ended: Option<Sender<()>>,
     drawer: Option<JoinHandle<()>>,
-}
-
-struct State {
-    what: Mutex<String>,
-    done: AtomicUsize,
-    total: AtomicUsize,
-}
-
-impl State {
-    fn line(&self) -> String {
-        let what = self.what.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.total.load(Ordering::Relaxed) {
-            0 => format!("trapless: {what} …"),
-            total => format!("trapless: {what} {}/{total} …", self.done.load(Ordering::Relaxed)),
-        }
-    }
 }
 
 impl Progress {
@@ -47,10 +28,8 @@ impl Progress {
     }
 
     fn on(mut output: impl Write + Send + 'static, terminal: bool, what: &str) -> Self {
-        let state =
-            Arc::new(State { what: Mutex::new(what.to_owned()), done: 0.into(), total: AtomicUsize::new(0) });
+        let line = format!("trapless: {what} …");
         let (ended, end) = channel();
-        let shown = state.clone();
         // A thread that cannot be had costs only the display.
         let drawer = std::thread::Builder::new().name("progress".to_owned()).spawn(move || {
             let over = |wait| end.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
@@ -59,11 +38,11 @@ impl Progress {
             }
             // Standard error may be closed; then nobody looks.
             if !terminal {
-                let _ = writeln!(output, "{}", shown.line());
+                let _ = writeln!(output, "{line}");
                 return;
             }
             loop {
-                let _ = write!(output, "\r\x1b[K{}", shown.line());
+                let _ = write!(output, "\r\x1b[K{line}");
                 let _ = output.flush();
                 if over(REDRAW) {
                     break;
@@ -72,19 +51,7 @@ impl Progress {
             let _ = write!(output, "\r\x1b[K");
             let _ = output.flush();
         });
-        Self { state, ended: Some(ended), drawer: drawer.ok() }
-    }
-
-    /// Changes what is shown, and forgets how far it was.
-    pub fn next(&self, what: &str) {
-        *self.state.what.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
-        self.at(0, 0);
-    }
-
-    /// Says that `done` of `total` pieces are done.
-    pub fn at(&self, done: usize, total: usize) {
-        self.state.done.store(done, Ordering::Relaxed);
-        self.state.total.store(total, Ordering::Relaxed);
+        Self { ended: Some(ended), drawer: drawer.ok() }
     }
 }
 
@@ -101,6 +68,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -139,10 +107,6 @@ mod tests {
         let output = Shared::default();
         let progress = Progress::on(output.clone(), true, "reading symbols");
         output.wait_for("trapless: reading symbols …");
-        progress.at(3, 9);
-        output.wait_for("trapless: reading symbols 3/9 …");
-        progress.next("arming");
-        output.wait_for("trapless: arming …");
         drop(progress);
         assert!(output.text().ends_with("\r\x1b[K"));
     }

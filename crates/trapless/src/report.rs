@@ -28,14 +28,15 @@ pub use listing::{
     json_rows_after, text_rows,
 };
 pub use losses::{losses, lost, sharing};
-pub use number::{count, duration, plural, word};
+pub use number::{duration, word};
 pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
 pub use totals::{Totals, totals};
+pub use trapless_session::number::{count, plural};
 pub use trapless_session::outcome::{
-    Bucket, Collected, Datum, Hit, HitTold, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Told,
-    Values, Why,
+    Bucket, ChildHits, Collected, Datum, Hit, HitTold, LatencySummary, Losses, LostSite, Note, ProbeSummary,
+    Probed, Skipped, Told, Values,
 };
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
@@ -102,48 +103,6 @@ pub struct Summary {
     /// What the numbers do not hold.
     #[serde(flatten)]
     pub losses: Losses,
-}
-
-/// What a run's numbers do not hold, or hold of others. Nothing is left out silently: each of these is told on standard
-/// error, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Losses {
-    /// Hits that a trace did not show, because they came faster than they could be read.
-    pub not_shown: u64,
-    /// Hits that a trace did not show, because there was too little of the stack to record them.
-    pub without_stack: u64,
-    /// Followed calls that were left by an exception, so that they have no return. Those that longjmp or the end of a thread has left are
-    /// not among them.
-    pub left_by_exception: u64,
-    /// Hits in children that were forked or share the memory. They are not in the numbers of the probes; a trace shows them with the
-    /// child's own number, or with that of its parent where they share the memory.
-    pub children: Vec<ChildHits>,
-    /// Children made by vfork or posix_spawn, which shared the target's memory and could not be told from it: what they called is in
-    /// the target's numbers.
-    pub sharing_children: u64,
-    /// Armed sites at which calls are no longer counted.
-    pub lost_sites: Vec<LostSite>,
-    /// What else is to be known, by code.
-    pub notes: Vec<Note>,
-}
-
-/// Hits in a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ChildHits {
-    /// The child; `None` for all children together, where only numbers are kept, and for those that share the memory or were made without
-    /// the C library.
-    pub pid: Option<i32>,
-    /// How often probes fired in it.
-    pub hits: u64,
-}
-
-/// Something about a whole run that its numbers alone do not tell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Note {
-    /// What, in a word that stays the same.
-    pub code: &'static str,
-    /// The same in a sentence.
-    pub text: String,
 }
 
 /// Several processes together.

@@ -3,7 +3,7 @@
 use super::{Found, Kinds, Site, demangled, site};
 use crate::error::Error;
 use crate::name::SiteName;
-use crate::outcome::{Remark, Why};
+use crate::outcome::{Note, Why};
 use crate::select;
 use crate::spec::{Location, Pattern, ProbeSpec, SourceLine};
 use trapless_symbols::{FunctionName, Gaps, Module, Place, SourceError, Statement, demangle};
@@ -15,8 +15,8 @@ pub(super) struct Understood {
 }
 
 impl Understood {
-    pub(super) fn of(self, spec: &str) -> Remark {
-        Remark { code: self.code, text: format!("'{spec}': {}", self.text) }
+    pub(super) fn of(self, spec: &str) -> Note {
+        Note { code: self.code, text: format!("'{spec}': {}", self.text) }
     }
 }
 

@@ -27,7 +27,7 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
         module: "libc.so.6".into(),
         function: f.into(),
         source: Default::default(),
-        why: Why::plain("too_short", "too short"),
+        why: trapless_session::outcome::Why::plain("too_short", "too short"),
     });
     Summary {
         pid: 42,

@@ -33,6 +33,7 @@ mod killed;
 mod kin;
 mod language_docs;
 mod launched;
+mod library;
 mod life;
 mod listed;
 mod loops;

@@ -197,6 +197,11 @@ impl Target {
             .expect("it reads its input");
     }
 
+    /// Gives it nothing more to read.
+    pub fn end_input(&mut self) {
+        self.input = None;
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);

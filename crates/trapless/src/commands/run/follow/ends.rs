@@ -11,7 +11,6 @@
 //! No time decides whether there is a report. Where nobody has left for [`HOPELESS`], those who remain keep their probes, which is told.
 
 use super::super::collect::{Aside, End};
-use super::super::finish::{memory_notes, of_handlers};
 use super::exit_of;
 use super::worker::Follower;
 use crate::error::Error;
@@ -22,6 +21,7 @@ use std::time::{Duration, Instant};
 use trapless_engine::{EngineError, FoundSession, Removed, find_sessions, remove, remove_again, remove_held};
 use trapless_process::family::FamilyEvent;
 use trapless_process::{Pid, Process, StopError, processes, same_memory};
+use trapless_session::session::notes::{of_handlers, of_memory};
 
 /// How long nobody may leave before those who remain are given up.
 const HOPELESS: Duration = Duration::from_secs(10);
@@ -220,7 +220,7 @@ impl Follower<'_> {
         };
         match removed {
             Ok(removed) => {
-                let mut memory = memory_notes(removed.freed, removed.kept);
+                let mut memory = of_memory(removed.freed, removed.kept);
                 memory.extend(of_handlers(&removed));
                 (End { memory, ..End::default() }, Ok(()))
             }
