@@ -1,6 +1,6 @@
 //! Probes in another process, from Rust: what is asked for, and how it is armed.
 //!
-//! [`attach`] opens the process, each method of [`Attach`] asks for something where a pattern says, and [`Attach::arm`] does all
+//! [`attach()`] opens the process, each method of [`Attach`] asks for something where a pattern says, and [`Attach::arm`] does all
 //! of it in one stop. From then on the process runs alone, and a [`Session`] reads what it counts in shared memory.
 
 mod events;
@@ -11,7 +11,7 @@ pub use session::{Session, Summary};
 
 use std::time::Duration;
 use trapless_isa::Mechanism;
-use trapless_process::{Pid, Process, StopOptions};
+use trapless_process::{Process, StopOptions};
 use trapless_session::error::Error;
 use trapless_session::files::Files;
 use trapless_session::resolve::{self, Kinds};
@@ -206,10 +206,7 @@ impl Attach {
 impl std::fmt::Debug for Attach {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let patterns: Vec<&str> = self.probes.iter().map(|(spec, _)| spec.text.as_str()).collect();
-        f.debug_struct("Attach")
-            .field("pid", &Pid::from(self.process.pid()))
-            .field("patterns", &patterns)
-            .finish()
+        f.debug_struct("Attach").field("pid", &self.process.pid()).field("patterns", &patterns).finish()
     }
 }
 

@@ -24,7 +24,7 @@ use trapless_process::Process;
 /// Does what was asked and returns the process's exit code, 0 or that of a launched command.
 ///
 /// # Errors
-/// What went wrong, to be shown once and turned into an exit code by [`Error::exit_code`].
+/// What went wrong, to be shown once and turned into an exit code by `Error::exit_code`.
 pub fn run(command: Command) -> Result<u8, Error> {
     match command {
         Command::Completions(shell) => completions::write(shell, &mut std::io::stdout().lock()),

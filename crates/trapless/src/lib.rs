@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! [`attach`] is where it begins; what can be asked for is told at [`Attach`], what comes of it at [`Session`], and how patterns are written in
+//! [`attach()`] is where it begins; what can be asked for is told at [`Attach`], what comes of it at [`Session`], and how patterns are written in
 //! [`patterns`]. Rows and hits are plain data, and serialize as the objects that the command line prints.
 //!
 //! The feature `cli`, which is on unless it is turned off, builds the command line. A program that only attaches does without:
@@ -48,7 +48,7 @@ pub use trapless_session::outcome::{
 pub use trapless_session::spec as patterns;
 pub use trapless_session::spec::Kind;
 
-/// The command line, which no other crate is to use: what it has may change at any time.
+// The command line, which no other crate is to use: what it has may change at any time.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

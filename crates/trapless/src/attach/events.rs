@@ -12,7 +12,7 @@ use trapless_session::session::Snapshot;
 #[non_exhaustive]
 pub enum Event {
     /// A hit that was recorded ([`Attach::trace`](super::Attach::trace)).
-    Hit(Hit),
+    Hit(Box<Hit>),
     /// An interval is over: what was counted in it, a row for each probe.
     Interval(Vec<ProbeSummary>),
     /// The process is probed no longer. Nothing follows.
@@ -83,7 +83,7 @@ impl<'s> Events<'s> {
             Some(_) => self.session.read_rest(),
             None => self.session.read(),
         };
-        self.read.extend(hits.into_iter().map(Event::Hit));
+        self.read.extend(hits.into_iter().map(|hit| Event::Hit(Box::new(hit))));
         if let Some((at, interval)) = self.next_interval.zip(self.interval)
             && (now >= at || end.is_some())
         {
