@@ -36,6 +36,7 @@ mod exclusive;
 mod facts;
 mod fault;
 pub mod frames;
+pub mod inside;
 pub mod instruction;
 mod liveness;
 pub mod model;
@@ -399,6 +400,11 @@ pub trait Isa: Sync {
     /// The code of the arena of stubs that `layout` tells of, from [`detour::signals::SIGNAL_WRAP`] on.
     fn signal_code(&self, _layout: &Layout) -> Result<Runtime, Reason> {
         Err(Reason::NotImplemented)
+    }
+
+    /// The code for probes in one's own process; `None` where there is none.
+    fn inside(&self) -> Option<&'static dyn inside::Inside> {
+        None
     }
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.

@@ -49,6 +49,18 @@ impl Process {
     /// [`OpenError`] says which of the many reasons it is and what to do about it.
     pub fn open(pid: Pid) -> Result<Process, OpenError> {
         crate::open::refuse_untraceable(pid)?;
+        Self::open_any(pid)
+    }
+
+    /// The calling process, to be looked at: it cannot stop itself.
+    ///
+    /// # Errors
+    /// Something of it cannot be opened.
+    pub fn own() -> Result<Process, OpenError> {
+        Self::open_any(Pid(std::process::id() as i32))
+    }
+
+    fn open_any(pid: Pid) -> Result<Process, OpenError> {
         let pidfd = open_pidfd(pid).map_err(|source| match source.raw_os_error() {
             Some(libc::ESRCH) => OpenError::NoSuchProcess { pid },
             _ => OpenError::System { pid, what: "pidfd_open", source },

@@ -78,9 +78,6 @@ pub enum Error {
         /// The most there can be.
         most: usize,
     },
-    /// The process that was to be probed from outside is the one that asks.
-    #[error("this is the process itself, which cannot be stopped and changed by its own hand")]
-    Own,
     /// A file that had to be read.
     #[error("{}: {reason}", .path.display())]
     File {

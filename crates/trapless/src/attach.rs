@@ -44,11 +44,8 @@ pub const MOST_ARGUMENTS: usize = 6;
 /// ```
 ///
 /// # Errors
-/// There is no such process, or it may not be traced by us ([`Error::Open`]); it is this one ([`Error::Own`]).
+/// There is no such process, it may not be traced by us, or it is this one ([`Error::Open`] says which).
 pub fn attach(pid: u32) -> Result<Attach, Error> {
-    if pid == std::process::id() {
-        return Err(Error::Own);
-    }
     // No process has a number that is none of the kernel's.
     let process = target::open(i32::try_from(pid).unwrap_or(i32::MAX))?;
     let images = target::images(&process, &Files::default())?;

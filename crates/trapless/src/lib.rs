@@ -29,6 +29,9 @@
 //! [`attach()`] is where it begins; what can be asked for is told at [`Attach`], what comes of it at [`Session`], and how patterns are written in
 //! [`patterns`]. Rows and hits are plain data, and serialize as the objects that the command line prints.
 //!
+//! A program probes itself by [`inside()`]: handlers of its own at functions, which see and change arguments and results, and functions that replace
+//! others, while all its threads run.
+//!
 //! The feature `cli`, which is on unless it is turned off, builds the command line. A program that only attaches does without:
 //!
 //! ```toml
@@ -38,6 +41,10 @@
 mod attach;
 
 pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, MOST_SITES, Session, Summary, attach};
+pub use trapless_inside::{
+    Call, Error as InsideError, Inside, Probe, Replacement, Word, inside, is_possible as inside_is_possible,
+};
+pub use trapless_process::OpenError;
 pub use trapless_session::error::Error;
 pub use trapless_session::name::{SiteName, Source};
 pub use trapless_session::outcome::{

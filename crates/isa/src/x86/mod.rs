@@ -18,6 +18,7 @@
 //! | `pieces` | which parts of a detour are copies of the program's instructions? |
 //! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
+//! | `inside` | how is a handler of the program's own called? |
 //! | `landing` | where has an unwinder's context its code address? |
 //! | `room` | where does a short jump find room for the jump to a detour? |
 //! | `turns` | how do jumps of a function back to its entry go past the probe there? |
@@ -39,6 +40,7 @@ mod frame;
 mod frames;
 mod gate;
 mod goroutine;
+mod inside;
 mod landing;
 mod liveness;
 mod lower;
@@ -189,6 +191,10 @@ impl Isa for X86 {
 
     fn counts_without_stack(&self, site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
         self.bits == 64 && detour::counts_without_stack(site, displaced, stack).is_some()
+    }
+
+    fn inside(&self) -> Option<&'static dyn crate::inside::Inside> {
+        if self.bits == 64 { Some(&inside::Wide) } else { None }
     }
 
     fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {

@@ -210,7 +210,7 @@ impl<'i> Prepared<'i> {
     }
 
     /// The site with this id.
-    pub(super) fn site(&self, id: u32) -> &Site {
+    pub fn site(&self, id: u32) -> &Site {
         &self.sites.sites[(id - self.first) as usize]
     }
 

@@ -333,11 +333,12 @@ fn request(request: libc::c_uint, tid: i32, data: usize) {
 /// Where a function begins whoever calls it: on powerpc64le behind the two instructions that set r2, which callers from the same module
 /// leave out.
 pub fn entry_for_all(target: &Target, function: u64) -> u64 {
-    const ADDIS_R2_R12: u32 = 0x3c4c;
-    const ADDI_R2_R2: u32 = 0x3842;
+    // `addis r2,r12` or, at a fixed address, `lis r2`; and `addi r2,r2`.
+    const HIGH: [u32; 2] = [0x3c4c, 0x3c40];
+    const LOW: u32 = 0x3842;
     let code = target.read(function, 8);
     let half = |at: usize| u32::from_le_bytes(code[at..at + 4].try_into().unwrap()) >> 16;
-    let sets_r2 = cfg!(target_arch = "powerpc64") && (half(0), half(4)) == (ADDIS_R2_R12, ADDI_R2_R2);
+    let sets_r2 = cfg!(target_arch = "powerpc64") && HIGH.contains(&half(0)) && half(4) == LOW;
     if sets_r2 { function + 8 } else { function }
 }
 

@@ -1,0 +1,71 @@
+//! What probes in one's own process cost, above the bare call, and how long it takes to put one in.
+//!
+//! ```text
+//! cargo run --release -p trapless-inside --example costs
+//! ```
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+#[inline(never)]
+extern "C" fn subject(a: u64) -> u64 {
+    black_box(a) + 1
+}
+
+#[inline(never)]
+extern "C" fn other(a: u64) -> u64 {
+    black_box(a) + 2
+}
+
+/// Nanoseconds of a call: the best of some rounds.
+fn call() -> f64 {
+    const CALLS: u64 = 2_000_000;
+    let function = black_box(subject as extern "C" fn(u64) -> u64);
+    let rounds = (0..7).map(|_| {
+        let start = Instant::now();
+        (0..CALLS).for_each(|n| _ = black_box(function(n)));
+        start.elapsed().as_nanos() as f64 / CALLS as f64
+    });
+    rounds.fold(f64::MAX, f64::min)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (inside, function) = (trapless_inside::inside()?, subject as *const ());
+    let bare = call();
+    println!("a bare call           {bare:6.2} ns");
+    let probe = inside.on_function(function, |_| {})?;
+    println!("an empty handler      {:+6.2} ns", call() - bare);
+    drop(probe);
+    let probe = inside.on_function(function, |call| {
+        COUNT.store(COUNT.load(Ordering::Relaxed) + call.arg::<u64>(0), Ordering::Relaxed);
+    })?;
+    println!("one that sums up      {:+6.2} ns", call() - bare);
+    drop(probe);
+    // SAFETY: both are alike.
+    let replacement = unsafe { inside.replace(function, other as *const ()) }?;
+    println!("another function      {:+6.2} ns", call() - bare);
+    drop(replacement);
+    println!("taken out             {:+6.2} ns", call() - bare);
+
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    black_box(subject(1));
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            });
+        }
+        const ROUNDS: u32 = 200;
+        let start = Instant::now();
+        let all = (0..ROUNDS).try_for_each(|_| inside.on_function(function, |_| {}).map(drop));
+        println!("in and out, 8 threads {:6.0} µs", start.elapsed().as_micros() as f64 / f64::from(ROUNDS));
+        stop.store(true, Ordering::Relaxed);
+        all
+    })?;
+    Ok(())
+}

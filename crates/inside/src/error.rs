@@ -1,0 +1,87 @@
+//! Everything that can be in the way.
+
+use std::io;
+use trapless_isa::Reason;
+use trapless_session::error::Error as SessionError;
+
+/// Why nothing was probed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Not on this machine.
+    #[error("probes in one's own process are for x86-64 only")]
+    Machine,
+    /// A filter might end the process for a system call.
+    #[error(
+        "this process has a seccomp filter, which might end it for a system call; Inside::allow_seccomp says that it does not"
+    )]
+    Seccomp,
+    /// A thread cannot be sent on from a breakpoint.
+    #[error(
+        "thread {tid} blocks SIGTRAP, and would be ended by a breakpoint that stands for a moment while probes go in or out"
+    )]
+    TrapBlocked {
+        /// The thread.
+        tid: i32,
+    },
+    /// A thread could not be sent on from a breakpoint while it is in a handler.
+    #[error(
+        "the handler of signal {signal} blocks SIGTRAP, and a thread in it would be ended by a breakpoint that stands for a moment while probes go in or out"
+    )]
+    HandlerBlocks {
+        /// The signal.
+        signal: i32,
+    },
+    /// What was named could not be found.
+    #[error(transparent)]
+    Find(#[from] SessionError),
+    /// A specification that names something other than functions.
+    #[error("'{0}' names no function, and only those are probed in one's own process")]
+    NoFunction(String),
+    /// No function of a file is there.
+    #[error("{0:#x} is the entry of no function of a mapped file")]
+    Nowhere(u64),
+    /// Nothing that was found can be probed.
+    #[error("{function} cannot be probed: {reason}")]
+    Refused {
+        /// The function, or one of them.
+        function: String,
+        /// Why.
+        reason: String,
+    },
+    /// The code could not be made.
+    #[error("the code for a probe cannot be made: {0}")]
+    Code(Reason),
+    /// No address suits the jump.
+    #[error("no memory is free at an address that the jump at {0:#x} could lead to")]
+    NoRoom(u64),
+    /// Somebody has changed the code.
+    #[error("the code at {0:#x} is not what its file has: another tool is there")]
+    Modified(u64),
+    /// The two are one, as compilers make functions that are alike.
+    #[error("the function at {0:#x} cannot be replaced by itself")]
+    Itself(u64),
+    /// There is a replacement already.
+    #[error("the function at {0:#x} is replaced already")]
+    Replaced(u64),
+    /// The kernel refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether it says something of one function, and others can be probed.
+    pub(crate) fn is_of_a_site(&self) -> bool {
+        matches!(self, Error::Code(_) | Error::NoRoom(_) | Error::Modified(_))
+    }
+
+    /// What the kernel has just said.
+    pub(crate) fn last(what: &'static str) -> Self {
+        Self::System { what, source: io::Error::last_os_error() }
+    }
+}

@@ -1,0 +1,164 @@
+//! Which instructions a jump replaces at what somebody names.
+
+use crate::Error;
+use std::sync::OnceLock;
+use trapless_engine::{Stretch, Wanted};
+use trapless_isa::{Displaced, Mechanism};
+use trapless_process::Process;
+use trapless_session::files::Files;
+use trapless_session::name::Source;
+use trapless_session::outcome::{Skipped, Why};
+use trapless_session::resolve::{self, Kinds, Site};
+use trapless_session::session::Prepared;
+use trapless_session::spec::{Location, Pattern, ProbeSpec, Syntax};
+use trapless_session::target::{self, Image};
+use trapless_symbols::demangle;
+
+/// Most functions that a pattern may mean.
+const MOST: usize = 50_000;
+
+/// A function that can be probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Its entry, as its callers have it.
+    pub function: u64,
+    /// What a jump there replaces.
+    pub displaced: Displaced,
+    /// As the file has it.
+    pub original: Vec<u8>,
+    /// Its module's and its own name.
+    pub name: [String; 2],
+}
+
+impl Found {
+    /// It is told as one that was left alone.
+    pub fn left_alone(&self, error: &Error) -> Skipped {
+        let [module, function] = self.name.clone();
+        let why = Why::plain("not_here", error.to_string());
+        Skipped { module, function, source: Source::default(), why }
+    }
+}
+
+/// What is said where all were left alone.
+pub(crate) fn nothing(skipped: &[Skipped]) -> Error {
+    let function = skipped.first().map_or_else(String::new, |one| format!("{}:{}", one.module, one.function));
+    Error::Refused { function, reason: reason(skipped) }
+}
+
+/// Files, each read once.
+fn files() -> &'static Files {
+    static FILES: OnceLock<Files> = OnceLock::new();
+    FILES.get_or_init(Files::default)
+}
+
+fn process() -> Result<(Process, Vec<Image>), Error> {
+    let process = Process::own().map_err(trapless_session::error::Error::from)?;
+    let images = target::images(&process, files())?;
+    Ok((process, images))
+}
+
+/// The functions that a pattern means.
+pub(crate) fn by_pattern(pattern: &str) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+    let spec = ProbeSpec::parse(pattern, Syntax::Glob).map_err(trapless_session::error::Error::from)?;
+    if !matches!(spec.location, Location::Function { offset: 0, .. }) || spec.mechanism.is_some() {
+        return Err(Error::NoFunction(spec.text));
+    }
+    let (process, images) = process()?;
+    by_spec(&process, &images, &spec)
+}
+
+/// The function with this entry.
+pub(crate) fn at(entry: u64) -> Result<Found, Error> {
+    let (process, images) = process()?;
+    let image = images.iter().find(|image| image.range.contains(&entry)).ok_or(Error::Nowhere(entry))?;
+    let address = entry.wrapping_sub(image.bias(Some(&process))?);
+    let module = image.module(Some(&process))?;
+    let function = module.functions().containing(address).filter(|function| function.address() == address);
+    function.ok_or(Error::Nowhere(entry))?;
+    let spec = ProbeSpec {
+        module: Pattern::literal(&image.path),
+        location: Location::Address(address),
+        kind: None,
+        mechanism: None,
+        inlines: false,
+        by_file: false,
+        text: format!("{}:{address:#x}", image.path),
+    };
+    let (mut found, skipped) = by_spec(&process, &images, &spec)?;
+    let refused = || Error::Refused { function: spec.text.clone(), reason: reason(&skipped) };
+    found.pop().ok_or_else(refused)
+}
+
+fn reason(skipped: &[Skipped]) -> String {
+    skipped.first().map_or_else(|| "nothing is there".to_owned(), |skipped| skipped.why.reason.clone())
+}
+
+fn by_spec(
+    process: &Process,
+    images: &[Image],
+    spec: &ProbeSpec,
+) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+    let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST)?;
+    let prepared = Prepared::new(Some(process), images, sites, false)?;
+    let wanted = |site: &Site| Wanted { entries: site.kinds.are_any(), ..Wanted::default() };
+    let plan = prepared.plan(wanted, &[Mechanism::Jump]);
+    let mut skipped = prepared.sites().skipped.clone();
+    let leave = |site: &Site, why: Why| Skipped {
+        module: site.module_name(images).to_owned(),
+        function: site.name.text().to_owned(),
+        source: site.name.source(),
+        why,
+    };
+    let mut found = Vec::new();
+    for (id, answer) in plan.answers() {
+        let site = prepared.site(id);
+        if !site.kinds.are_any() {
+            continue;
+        }
+        match answer {
+            Ok(planned) => match unsuitable(&images[site.image], process, site, &planned.turns) {
+                None => found.push(Found {
+                    function: planned.request.address,
+                    displaced: planned.displaced,
+                    original: planned.original().to_vec(),
+                    name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
+                }),
+                Some(why) => skipped.push(leave(site, why)),
+            },
+            Err(refusal) => skipped.push(leave(site, Why::from(refusal))),
+        }
+    }
+    if found.is_empty() {
+        return Err(nothing(&skipped));
+    }
+    Ok((found, skipped))
+}
+
+/// What is in the way here, and not from outside.
+fn unsuitable(image: &Image, process: &Process, site: &Site, turns: &[Stretch<'_>]) -> Option<Why> {
+    if !turns.is_empty() {
+        let why = "it jumps back to its entry, and each round would be taken for a call";
+        return Some(Why::plain("loops_to_entry", why));
+    }
+    // It finds the thread-local memory that we know threads by.
+    let is_loader = ["ld-", "ld.so", "ld64"].iter().any(|name| image.name().starts_with(name));
+    if is_loader {
+        let why = "the dynamic loader's functions are called where no handler can be";
+        return Some(Why::plain("loader", why));
+    }
+    // Functions that are alike may be one, with the names of all.
+    let functions = image.module(Some(process)).ok()?.functions();
+    let mut names = functions.get(site.function).into_iter().flat_map(|function| function.names());
+    names.any(|name| is_ours(&demangle(name.plain()))).then(|| {
+        Why::plain("own", "probes in one's own process are made of it, or handlers of signals end by it")
+    })
+}
+
+/// Whether a function is one by which handlers are called and threads sent on, or may be: those of Rust's libraries are compiled into both.
+fn is_ours(function: &str) -> bool {
+    let plain = function.trim_start_matches(['<', '&', '*', ' ']);
+    let is_restorer = matches!(function, "__restore_rt" | "__restore");
+    is_restorer
+        || function.contains("trapless_")
+        || ["core::", "std::", "alloc::"].iter().any(|name| plain.starts_with(name))
+}

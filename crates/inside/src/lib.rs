@@ -1,0 +1,255 @@
+//! Probes in a program's own process: handlers of the program's own at functions, and functions that replace others, armed and taken out
+//! while all threads run. Nobody is stopped, nobody is traced, and no memory is writable and executable at once.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! # if !trapless_inside::is_possible() { return Ok(()); }
+//! let calls = Arc::new(AtomicU64::new(0));
+//! let probe = trapless_inside::inside()?.on("libc.so*:getppid", {
+//!     let calls = calls.clone();
+//!     move |_| drop(calls.fetch_add(1, Ordering::Relaxed))
+//! })?;
+//! std::os::unix::process::parent_id();
+//! assert_eq!(calls.load(Ordering::Relaxed), 1);
+//! drop(probe);
+//! std::os::unix::process::parent_id();
+//! assert_eq!(calls.load(Ordering::Relaxed), 1);
+//! # Ok::<(), trapless_inside::Error>(())
+//! ```
+//!
+//! # The protocol
+//!
+//! A jump of five bytes goes over instructions that any thread may be about to run, or may have been interrupted in. What they are
+//! is known: the same proof is made as for probes from outside, so that no branch leads into their midst. Their copies run elsewhere.
+//!
+//! 1. The first byte becomes a breakpoint, and `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes all threads of the process see it. Who comes
+//!    there gets SIGTRAP, and our handler sends them on to the first copy.
+//! 2. So does each byte of the jump at which another of the instructions begins, and `membarrier` again. Who stands there, or comes back from a
+//!    handler of a signal that interrupted them there, however late, is sent on to that instruction's copy. These bytes stay breakpoints: the jump
+//!    leads to an address that has them in its distance.
+//! 3. What is left of the jump is written behind its first byte, which nobody runs any more; and `membarrier`.
+//! 4. The first byte becomes the jump's; and `membarrier`, so that no call after that is missed.
+//!
+//! Taking out goes the other way round: breakpoint, the rest, the beginnings of instructions, the first byte. At every moment every thread finds whole
+//! instructions or a breakpoint. The code is written through `/proc/self/mem`, a page of its own that the kernel makes for it.
+//!
+//! Code for a site is made once and kept, since a thread may be anywhere in it at any time: a function that is probed again and again takes no
+//! more memory for it. A handler that was taken out is dropped as soon as no thread can be in it: at once mostly, else when the next probe goes in or
+//! out (`threads`).
+//!
+//! # What has to be known
+//!
+//! - The kernel ends a process where a thread meets a breakpoint and blocks SIGTRAP. So nothing is changed where a thread does, or a handler of a signal has it
+//!   in its mask. One that blocks it only for the moment of a change, and comes to the very function meanwhile, is not seen: the C library blocks all
+//!   signals while it makes or ends a thread, and in the child of `posix_spawn`. Functions that it calls there (`close`, `dup2`, `sigaction`, `munmap`)
+//!   are better left alone where such things happen all the time.
+//! - What a handler calls calls no handlers; nor does what a handler of a signal calls which interrupts one.
+//! - A handler comes back: one that leaves by `longjmp` or ends its thread keeps what was taken out meanwhile until the thread has ended.
+//! - A library stays loaded while a function of it is probed. What is loaded in its place is not touched.
+//! - The functions of Rust's own libraries in the program that has this crate, and the dynamic loader's, are left alone.
+//! - Handlers of signals that interrupt a handler, or the code around it, see that code.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | `find` | which instructions does a jump replace at what somebody names? |
+//! | `site` | what stands at a function, and what is it there for? |
+//! | `patch` | how are bytes changed that threads run? |
+//! | `traps` | who is sent on from a breakpoint, and where do the program's own go? |
+//! | `room` | where can a jump lead that has breakpoints among its bytes? |
+//! | `code` | where do copies lie, and the words that they go by? |
+//! | `call` | what does a handler see, and what can it change? |
+//! | `threads` | who is in a handler? |
+//! | `busy` | who changes probes, and what of that does a forked child find? |
+
+mod busy;
+mod call;
+mod code;
+mod error;
+mod find;
+mod patch;
+mod room;
+mod site;
+mod threads;
+mod traps;
+
+pub use call::{Call, Word};
+pub use error::Error;
+
+use site::{Listener, Site};
+use std::sync::Arc;
+use trapless_session::outcome::Skipped;
+
+/// Whether there can be probes in one's own process here: on x86-64.
+pub fn is_possible() -> bool {
+    code::instructions().is_some()
+}
+
+/// Makes ready for probes in this process.
+///
+/// # Errors
+/// Not on this machine ([`is_possible`]); the kernel has no `membarrier`; a seccomp filter might end the process for calling it, and
+/// [`Inside::allow_seccomp`] was not said.
+pub fn inside() -> Result<Inside, Error> {
+    Inside(()).ready()
+}
+
+/// Probes in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Inside(());
+
+impl Inside {
+    /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass.
+    ///
+    /// # Errors
+    /// As [`inside`].
+    pub fn allow_seccomp() -> Result<Self, Error> {
+        patch::allow_seccomp();
+        Self(()).ready()
+    }
+
+    fn ready(self) -> Result<Self, Error> {
+        code::instructions().ok_or(Error::Machine)?;
+        patch::refuse_seccomp()?;
+        patch::register()?;
+        Ok(self)
+    }
+
+    /// Calls `handler` at the entries of all functions that a pattern means: `MODULE:FUNCTION`, with globs on both sides, as on the command
+    /// line. It runs on the thread that calls the function, ahead of it. What of that cannot be probed is left alone
+    /// ([`Probe::skipped`]).
+    ///
+    /// What a handler calls itself calls no handlers. Where it panics, that is counted, and the program goes on, unless panics abort it.
+    ///
+    /// # Errors
+    /// The pattern is malformed or means nothing that can be probed; a thread blocks SIGTRAP.
+    pub fn on(
+        self,
+        pattern: &str,
+        handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
+    ) -> Result<Probe, Error> {
+        self.listen(|| find::by_pattern(pattern), handler)
+    }
+
+    /// Calls `handler` at the entry of this function.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, or cannot be probed; a thread blocks SIGTRAP.
+    pub fn on_function(
+        self,
+        function: *const (),
+        handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
+    ) -> Result<Probe, Error> {
+        self.listen(|| Ok((vec![find::at(function.addr() as u64)?], Vec::new())), handler)
+    }
+
+    fn listen(
+        self,
+        find: impl FnOnce() -> Result<(Vec<find::Found>, Vec<Skipped>), Error>,
+        handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
+    ) -> Result<Probe, Error> {
+        let listener = Arc::new(Listener::new(Box::new(handler)));
+        site::alone(|all| {
+            let (found, skipped) = find()?;
+            let only = found.len() == 1;
+            let mut probe = Probe { listener, sites: Vec::with_capacity(found.len()), skipped };
+            for found in found {
+                match all.listen(&found, &probe.listener) {
+                    Ok(site) => probe.sites.push(site),
+                    Err(error) if error.is_of_a_site() && !only => {
+                        probe.skipped.push(found.left_alone(&error))
+                    }
+                    Err(error) => {
+                        probe.sites.drain(..).for_each(|site| all.ignore(site, &probe.listener));
+                        return Err(error);
+                    }
+                }
+            }
+            match probe.sites.is_empty() {
+                true => Err(find::nothing(&probe.skipped)),
+                false => Ok(probe),
+            }
+        })
+    }
+
+    /// Has all calls of `function` go to `with` instead, until the replacement is dropped. [`Replacement::original`] can be called meanwhile.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, cannot be probed, or is replaced already; a thread blocks SIGTRAP.
+    ///
+    /// # Safety
+    /// Whoever calls `function` can call `with` in the same way: it has the same convention, arguments and result, and does what its callers
+    /// rely on.
+    pub unsafe fn replace(self, function: *const (), with: *const ()) -> Result<Replacement, Error> {
+        let replace =
+            |all: &mut site::All| all.replace(&find::at(function.addr() as u64)?, with.addr() as u64);
+        site::alone(replace).map(|site| Replacement { site })
+    }
+}
+
+/// A handler at functions. It is called until this is dropped; threads that are in it by then end it.
+#[must_use = "the handler is called until this is dropped"]
+pub struct Probe {
+    listener: Arc<Listener>,
+    sites: Vec<&'static Site>,
+    skipped: Vec<Skipped>,
+}
+
+impl Probe {
+    /// How many functions it is at.
+    pub fn functions(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// Functions that matched and were left alone, and why.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// How many calls of functions with handlers were let go without, in the whole process so far: more than 4096 threads had handlers called.
+    pub fn missed(&self) -> u64 {
+        threads::missed()
+    }
+
+    /// How often the handler panicked.
+    pub fn panics(&self) -> u64 {
+        self.listener.panics()
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        if !self.sites.is_empty() {
+            site::alone(|all| self.sites.drain(..).for_each(|site| all.ignore(site, &self.listener)));
+        }
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.sites.iter().take(3).map(|site| site.name()).collect();
+        let mut probe = f.debug_struct("Probe");
+        probe.field("functions", &self.functions()).field("of_them", &names).finish_non_exhaustive()
+    }
+}
+
+/// A function that is called instead of another one, until this is dropped.
+#[derive(Debug)]
+#[must_use = "the function is replaced until this is dropped"]
+pub struct Replacement {
+    site: &'static Site,
+}
+
+impl Replacement {
+    /// What was replaced: it can be called as the function itself could. It stays callable.
+    pub fn original(&self) -> *const () {
+        std::ptr::with_exposed_provenance(self.site.original() as usize)
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        site::alone(|all| all.put_back(self.site));
+    }
+}

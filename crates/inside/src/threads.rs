@@ -1,0 +1,170 @@
+//! Who is in a handler: so that none calls another, and that what is taken out is given back when nobody has it any more.
+//!
+//! Each thread has a record, which says how often it has begun and ended to call handlers: an odd number is in the midst of it. Who
+//! takes something out that they may have read does so first, has all threads run a barrier (`membarrier`), and then looks at the records. A
+//! thread that was not in the midst of it, or has ended since, can have it no longer. So the threads themselves run no barrier.
+//!
+//! Nothing is asked of the C library for a record, since a thread may be anywhere in it when its first call of a handler comes.
+
+use crate::{busy, patch};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, compiler_fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A thread's.
+struct Record {
+    passes: AtomicU64,
+    /// Whose it is; 0: nobody's.
+    tid: AtomicI32,
+}
+
+/// Threads that can call handlers at a time. Memory for more would have to be asked for.
+const MOST: usize = 4096;
+
+static RECORDS: [Record; MOST] =
+    [const { Record { passes: AtomicU64::new(0), tid: AtomicI32::new(0) } }; MOST];
+
+/// That of a thread which is about to get one: it is in the midst of something.
+static SOON: Record = Record { passes: AtomicU64::new(1), tid: AtomicI32::new(0) };
+
+/// Calls whose thread had no record.
+static MISSED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// This thread's, once it has one. It stays the thread's until that is gone.
+    static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
+}
+
+/// How many calls found no place to be noted in, since more than [`MOST`] threads were there: no handlers were called for them.
+pub(crate) fn missed() -> u64 {
+    MISSED.load(Ordering::Relaxed)
+}
+
+/// Runs `work` unless this thread is in the midst of calling handlers: then it is not to call any.
+pub(crate) fn unless_inside(work: impl FnOnce()) {
+    match OWN.get().or_else(first) {
+        Some(own) if own.passes.load(Ordering::Relaxed) & 1 != 0 => {}
+        Some(own) => own.pass(work),
+        None => _ = MISSED.fetch_add(1, Ordering::Relaxed),
+    }
+}
+
+/// Runs `work` so that this thread calls no handlers for it.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    match OWN.get().or_else(first) {
+        Some(own) if own.passes.load(Ordering::Relaxed) & 1 == 0 => {
+            let mut done = None;
+            own.pass(|| done = Some(work()));
+            done.expect("it has run")
+        }
+        _ => work(),
+    }
+}
+
+/// Ends a pass, however that comes.
+struct Pass<'r>(&'r Record, u64);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.passes.store(self.1 + 2, Ordering::Release);
+    }
+}
+
+impl Record {
+    fn pass(&self, work: impl FnOnce()) {
+        let passes = self.passes.load(Ordering::Relaxed);
+        let _ends = Pass(self, passes);
+        self.passes.store(passes + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        work();
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// It is nobody's any more. A thread may have left a handler by another way than to its end.
+    fn free(&self) {
+        let passes = self.passes.load(Ordering::Relaxed);
+        self.passes.store(passes + (passes & 1), Ordering::Release);
+        self.tid.store(0, Ordering::Release);
+    }
+}
+
+/// A record for this thread. What is called here may be probed itself, and then finds the thread in the midst of something.
+#[cold]
+fn first() -> Option<&'static Record> {
+    OWN.set(Some(&SOON));
+    // SAFETY: the call takes nothing.
+    let tid = unsafe { libc::gettid() };
+    let claim = || {
+        let is_claimed = |record: &&Record| {
+            record.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        RECORDS.iter().find(is_claimed)
+    };
+    let record = claim().or_else(|| busy::try_run(free_ended).and_then(|()| claim()));
+    OWN.set(record);
+    record
+}
+
+/// Frees the records of threads that have ended. Only one at a time does so: a number may be another thread's by then.
+fn free_ended() {
+    // SAFETY: the calls take integers; a signal of 0 is none.
+    let has_ended = |tid: i32| unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) != 0
+            && *libc::__errno_location() == libc::ESRCH
+    };
+    for record in &RECORDS {
+        let tid = record.tid.load(Ordering::Acquire);
+        if tid != 0 && has_ended(tid) {
+            record.free();
+        }
+    }
+}
+
+/// In a forked child, which has this thread only.
+pub(crate) fn only_this_one() {
+    let own = OWN.get();
+    let is_own = |record: &&Record| own.is_some_and(|own| std::ptr::eq(own, *record));
+    RECORDS.iter().filter(|record| !is_own(record)).for_each(Record::free);
+    if let Some(own) = own.filter(|own| !std::ptr::eq(*own, &raw const SOON)) {
+        // SAFETY: the call takes nothing.
+        own.tid.store(unsafe { libc::gettid() }, Ordering::Release);
+    }
+}
+
+/// Something that is given back when nobody has it, and how many passes each thread had begun that may have it.
+struct Waiting {
+    what: Box<dyn Send>,
+    threads: Vec<(&'static AtomicU64, u64)>,
+}
+
+static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
+
+/// Has `what` dropped when no thread can have it, which could be found by threads until now: by [`collect`].
+pub(crate) fn drop_later(what: Box<dyn Send>) {
+    if patch::refuse_seccomp().and_then(|()| patch::barrier()).is_err() {
+        // Nothing is known of the others, so it stays.
+        std::mem::forget(what);
+        return;
+    }
+    free_ended();
+    let threads = RECORDS
+        .iter()
+        .map(|record| (&record.passes, record.passes.load(Ordering::Acquire)))
+        .filter(|(_, passes)| passes & 1 != 0)
+        .collect();
+    waiting().push(Waiting { what, threads });
+}
+
+/// Drops what no thread has any more. Not by who is busy: what is dropped may take probes out.
+pub(crate) fn collect() {
+    let has_gone = |waiting: &mut Waiting| {
+        waiting.threads.retain(|(passes, then)| passes.load(Ordering::Acquire) == *then);
+        waiting.threads.is_empty()
+    };
+    let gone: Vec<Waiting> = busy::run(|| waiting().extract_if(.., has_gone).collect());
+    gone.into_iter().for_each(|gone| drop(gone.what));
+}
+
+fn waiting() -> MutexGuard<'static, Vec<Waiting>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}

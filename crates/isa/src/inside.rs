@@ -1,0 +1,105 @@
+//! Code for probes in one's own process, which nobody stops: the crate `trapless-inside` tells the protocol.
+//!
+//! ```text
+//!     site:      jmp pad                        over displaced instructions
+//!     pad:       jmp [slot]                     where the bytes of that jump say; see below
+//!     slot:      the handling code, or the function that replaces this one
+//!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on by [next], or returns
+//!     next:      the copies of the displaced instructions, or the function that replaces this one
+//!     copies:    …, and the way back behind the displaced instructions
+//! ```
+//!
+//! A thread may stand at any of the displaced instructions when the jump is written, or have been interrupted there and come back much
+//! later. So where one of them begins inside of the jump, the jump's byte is one that traps, and whoever comes there is sent on to that
+//! instruction's copy. The bytes say where the jump leads, so the pad has to be there.
+
+use crate::{Displaced, Reason};
+use alloc::vec::Vec;
+
+/// What is saved of a thread that came to a probe, on its own stack, for the dispatcher to look at and to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Saved {
+    /// What is done behind the dispatcher: 0 goes on, anything else returns to the caller.
+    pub returns: u64,
+    /// The general registers, by their numbers in code. The stack pointer is as it was at the probe, and is not put back.
+    pub general: [u64; 16],
+    /// The arithmetic flags, in a form of the code's own.
+    pub flags: u64,
+    /// Address of the vector registers, by their numbers, each [so far](VECTOR_STRIDE) behind the last: their low 128 bits at least.
+    pub vectors: u64,
+    /// What else of them was in use.
+    pub in_use: u64,
+}
+
+/// Bytes from where one vector register is saved to the next.
+pub const VECTOR_STRIDE: usize = 64;
+
+/// How vector registers are saved beyond their low 128 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vectors {
+    /// The state components of XCR0 that there are beyond the low 128 bits of vector registers.
+    pub components: u32,
+    /// Whether the processor tells which of them are in use (XGETBV with 1): others are not saved.
+    pub tells_use: bool,
+}
+
+/// What handling code is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Handling {
+    /// Address of the dispatcher, an `extern "C" fn(*mut Saved, u64)`.
+    pub dispatcher: u64,
+    /// Its second argument.
+    pub data: u64,
+    /// Address of the word that tells where it goes on.
+    pub next: u64,
+    /// What the processor has beyond the low 128 bits of its vector registers; `None`: nothing.
+    pub vectors: Option<Vectors>,
+}
+
+/// Displaced instructions that run elsewhere, with the way back behind them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// The code.
+    pub code: Vec<u8>,
+    /// For each instruction its original address and the offset of its copy.
+    pub places: Vec<(u64, u32)>,
+}
+
+/// One instruction set, for probes in one's own process.
+///
+/// Pure, as [`Isa`](crate::Isa).
+pub trait Inside: Sync {
+    /// Bytes of the jump at a site.
+    fn jump_length(&self) -> usize;
+
+    /// Bytes of a pad.
+    fn pad_length(&self) -> usize;
+
+    /// The copies of displaced instructions, whose bytes are `original`, for the address `at`.
+    ///
+    /// # Errors
+    /// They cannot run there.
+    fn copies(&self, displaced: &Displaced, original: &[u8], at: u64) -> Result<Copies, Reason>;
+
+    /// Handling code for the address `at`.
+    ///
+    /// # Errors
+    /// `next` is out of its reach.
+    fn handling(&self, handling: &Handling, at: u64) -> Result<Vec<u8>, Reason>;
+
+    /// A pad at the address `at` that goes where the word at `slot` says.
+    ///
+    /// # Errors
+    /// That is out of its reach.
+    fn pad(&self, at: u64, slot: u64) -> Result<Vec<u8>, Reason>;
+
+    /// The jump at `site` to `pad`.
+    ///
+    /// # Errors
+    /// That is out of its reach.
+    fn jump(&self, site: u64, pad: u64) -> Result<Vec<u8>, Reason>;
+
+    /// The byte that traps.
+    fn trap(&self) -> u8;
+}
