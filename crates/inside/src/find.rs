@@ -18,7 +18,7 @@ use trapless_symbols::demangle;
 const MOST: usize = 50_000;
 
 /// A function that can be probed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Found {
     /// Its entry, as its callers have it.
     pub function: u64,
@@ -31,6 +31,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Whether it is the same code, by whatever name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.function, self.displaced, &self.original) == (other.function, other.displaced, &other.original)
+    }
+
     /// It is told as one that was left alone.
     pub fn left_alone(&self, error: &Error) -> Skipped {
         let [module, function] = self.name.clone();

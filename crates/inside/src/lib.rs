@@ -5,7 +5,7 @@
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
-//! # if !trapless_inside::is_possible() { return Ok(()); }
+//! # if !trapless_inside::is_possible() || matches!(trapless_inside::inside(), Err(trapless_inside::Error::Seccomp)) { return Ok(()); }
 //! let calls = Arc::new(AtomicU64::new(0));
 //! let probe = trapless_inside::inside()?.on("libc.so*:getppid", {
 //!     let calls = calls.clone();
@@ -46,6 +46,9 @@
 //!   signals while it makes or ends a thread, and in the child of `posix_spawn`. Functions that it calls there (`close`, `dup2`, `sigaction`, `munmap`)
 //!   are better left alone where such things happen all the time.
 //! - What a handler calls calls no handlers; nor does what a handler of a signal calls which interrupts one.
+//! - In a program that is loaded at a fixed address low in memory, functions whose fifth byte begins an instruction have no place that their jump
+//!   could lead to, and are left alone.
+//! - Probes are put in and taken out by threads, and not by handlers of signals, which may have interrupted just that.
 //! - A handler comes back: one that leaves by `longjmp` or ends its thread keeps what was taken out meanwhile until the thread has ended.
 //! - A library stays loaded while a function of it is probed. What is loaded in its place is not touched.
 //! - The functions of Rust's own libraries in the program that has this crate, and the dynamic loader's, are left alone.

@@ -161,7 +161,7 @@ impl All {
     fn site(&mut self, found: &Found) -> Result<&'static Site, Error> {
         let known = self.sites.get(&found.displaced.start).copied();
         // Another file's may be there by now, and lie where that one was.
-        if let Some(site) = known.filter(|site| site.found == *found) {
+        if let Some(site) = known.filter(|site| site.found.is_same(found)) {
             return Ok(site);
         }
         let site = self.make(found)?;

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use trapless_inside::{Call, Error, Probe, inside};
+use trapless_inside::{Call, Error, Inside, Probe, inside};
 
 /// Runs `test` in a forked child, which fails as it does.
 #[track_caller]
@@ -33,6 +33,12 @@ fn apart(test: impl FnOnce()) {
             assert_eq!(status, 0, "the child ended so");
         }
     }
+}
+
+/// Also where tests run under a filter: of containers it is known that it lets pass what is called.
+#[track_caller]
+fn ready() -> Inside {
+    Inside::allow_seccomp().unwrap()
 }
 
 #[inline(never)]
@@ -84,7 +90,7 @@ fn a_handler_is_called_at_each_call_until_it_is_dropped() {
     apart(|| {
         let before = bytes_of(SUM);
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on_function(SUM, counting(&count)).unwrap();
+        let probe = ready().on_function(SUM, counting(&count)).unwrap();
         assert_eq!((probe.functions(), probe.skipped().len()), (1, 0));
         assert_ne!(bytes_of(SUM), before);
         for n in 0..1000 {
@@ -104,7 +110,7 @@ fn a_handler_is_called_at_each_call_until_it_is_dropped() {
 fn arguments_of_all_kinds_are_seen_and_changed() {
     apart(|| {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let probe = inside().unwrap().on_function(many as *const (), {
+        let probe = ready().on_function(many as *const (), {
             let seen = seen.clone();
             move |call| {
                 seen.lock().unwrap().extend((0..8).map(|number| call.arg::<u64>(number)));
@@ -122,7 +128,7 @@ fn arguments_of_all_kinds_are_seen_and_changed() {
         assert_eq!(result, (1..=7).map(|n| n * n).sum::<u64>() - 4 + 800);
         assert_eq!(*seen.lock().unwrap(), (1..=8).collect::<Vec<u64>>());
         drop(probe);
-        let probe = inside().unwrap().on_function(product as *const (), |call| {
+        let probe = ready().on_function(product as *const (), |call| {
             let (a, b) = (call.float(0), call.float(1));
             assert_eq!((a, b), (1.5, 4.0));
             // SAFETY: it multiplies numbers.
@@ -138,7 +144,7 @@ fn arguments_of_all_kinds_are_seen_and_changed() {
 #[test]
 fn a_call_can_be_skipped_with_a_result() {
     apart(|| {
-        let probe = inside().unwrap().on_function(SUM, |call| {
+        let probe = ready().on_function(SUM, |call| {
             if call.arg::<u64>(0) % 2 == 1 {
                 // SAFETY: its callers take any number.
                 unsafe { call.return_with(7u64) };
@@ -148,9 +154,7 @@ fn a_call_can_be_skipped_with_a_result() {
         assert_eq!([call(0, 1), call(1, 1), call(2, 1), call(3, 1)], [1, 7, 3, 7]);
         drop(probe);
         // SAFETY: as above.
-        let probe = inside()
-            .unwrap()
-            .on_function(product as *const (), |call| unsafe { call.return_with_float(0.25) });
+        let probe = ready().on_function(product as *const (), |call| unsafe { call.return_with_float(0.25) });
         assert_eq!(black_box(product as extern "C" fn(f64, f64) -> f64)(3.0, 3.0), 0.25);
         drop(probe);
     });
@@ -162,7 +166,7 @@ fn several_handlers_at_a_function_are_called_in_their_order() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let on = |number: u32| {
             let order = order.clone();
-            inside().unwrap().on_function(SUM, move |_| order.lock().unwrap().push(number)).unwrap()
+            ready().on_function(SUM, move |_| order.lock().unwrap().push(number)).unwrap()
         };
         let [first, second, third] = [on(1), on(2), on(3)];
         call(1, 1);
@@ -171,6 +175,25 @@ fn several_handlers_at_a_function_are_called_in_their_order() {
         drop((first, third));
         call(1, 1);
         assert_eq!(*order.lock().unwrap(), [1, 2, 3, 1, 3]);
+    });
+}
+
+/// By its name, by another of its names, and by its address.
+#[test]
+fn a_function_is_one_by_whatever_it_is_named() {
+    apart(|| {
+        let count = Arc::new(AtomicU64::new(0));
+        let by_name = ready().on("libc.so*:getppid", counting(&count)).unwrap();
+        let by_address = ready().on_function(libc::getppid as *const (), counting(&count)).unwrap();
+        let by_other = ready().on("libc.so*:*getppid", counting(&count)).unwrap();
+        black_box(std::os::unix::process::parent_id());
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+        drop(by_name);
+        black_box(std::os::unix::process::parent_id());
+        assert_eq!(count.load(Ordering::Relaxed), 5);
+        drop((by_address, by_other));
+        black_box(std::os::unix::process::parent_id());
+        assert_eq!(count.load(Ordering::Relaxed), 5);
     });
 }
 
@@ -183,24 +206,24 @@ fn a_function_is_replaced_and_the_original_can_be_called() {
     }
     apart(|| {
         // SAFETY: both are alike.
-        let replacement = unsafe { inside().unwrap().replace(SUM, twice as *const ()) }.unwrap();
+        let replacement = unsafe { ready().replace(SUM, twice as *const ()) }.unwrap();
         ORIGINAL.store(replacement.original().expose_provenance(), Ordering::Relaxed);
         assert_eq!(call(3, 4), 14);
         // SAFETY: as above.
-        let again = unsafe { inside().unwrap().replace(SUM, difference as *const ()) };
+        let again = unsafe { ready().replace(SUM, difference as *const ()) };
         assert!(matches!(again, Err(Error::Replaced(_))), "{again:?}");
         // SAFETY: it is refused.
-        let itself = unsafe { inside().unwrap().replace(SUM, SUM) };
+        let itself = unsafe { ready().replace(SUM, SUM) };
         assert!(matches!(itself, Err(Error::Itself(_))), "{itself:?}");
         // Handlers come ahead of what replaces it, and stay without it.
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on_function(SUM, counting(&count)).unwrap();
+        let probe = ready().on_function(SUM, counting(&count)).unwrap();
         assert_eq!(call(3, 4), 14);
         drop(replacement);
         assert_eq!(call(3, 4), 7);
         assert_eq!(count.load(Ordering::Relaxed), 2);
         // SAFETY: as above.
-        let replacement = unsafe { inside().unwrap().replace(SUM, difference as *const ()) }.unwrap();
+        let replacement = unsafe { ready().replace(SUM, difference as *const ()) }.unwrap();
         drop(probe);
         assert_eq!((call(5, 4), count.load(Ordering::Relaxed)), (1, 2));
         drop(replacement);
@@ -212,7 +235,7 @@ fn a_function_is_replaced_and_the_original_can_be_called() {
 fn what_a_handler_calls_calls_no_handler() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on_function(SUM, {
+        let probe = ready().on_function(SUM, {
             let count = count.clone();
             move |_| {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +255,7 @@ fn the_allocator_can_be_probed() {
         let count = Arc::new(AtomicU64::new(0));
         let on = |function: &str| {
             let count = count.clone();
-            inside().unwrap().on(function, move |call| {
+            ready().on(function, move |call| {
                 let text = format!("{:?}", call.arg::<*const u8>(0));
                 count.fetch_add(text.len() as u64, Ordering::Relaxed);
             })
@@ -254,7 +277,7 @@ fn the_allocator_can_be_probed() {
 fn a_panic_of_a_handler_does_not_reach_the_program() {
     apart(|| {
         std::panic::set_hook(Box::new(|_| {}));
-        let probe = inside().unwrap().on_function(SUM, |call| assert_ne!(call.arg::<u64>(0), 13)).unwrap();
+        let probe = ready().on_function(SUM, |call| assert_ne!(call.arg::<u64>(0), 13)).unwrap();
         assert_eq!((call(13, 1), call(14, 1), call(13, 2)), (14, 15, 15));
         assert_eq!(probe.panics(), 2);
         drop(probe);
@@ -268,13 +291,13 @@ fn a_probe_can_be_taken_out_and_put_in_by_a_handler() {
         let count = Arc::new(AtomicU64::new(0));
         let kept: Arc<Mutex<Option<Probe>>> = Arc::default();
         let other: Arc<Mutex<Option<Probe>>> = Arc::default();
-        let probe = inside().unwrap().on_function(SUM, {
+        let probe = ready().on_function(SUM, {
             let (count, kept, other) = (count.clone(), kept.clone(), other.clone());
             move |_| {
                 kept.lock().unwrap().take();
                 let counting = counting(&count);
                 *other.lock().unwrap() =
-                    Some(inside().unwrap().on_function(difference as *const (), counting).unwrap());
+                    Some(ready().on_function(difference as *const (), counting).unwrap());
             }
         });
         *kept.lock().unwrap() = Some(probe.unwrap());
@@ -285,7 +308,7 @@ fn a_probe_can_be_taken_out_and_put_in_by_a_handler() {
         assert_eq!(count.load(Ordering::Relaxed), 1);
         other.lock().unwrap().take();
         // What is left is dropped by whoever comes next.
-        drop(inside().unwrap().on_function(SUM, |_| {}));
+        drop(ready().on_function(SUM, |_| {}));
         assert_eq!((Arc::strong_count(&count), Arc::strong_count(&kept)), (1, 1));
     });
 }
@@ -349,7 +372,7 @@ fn whoever_comes_to_the_midst_of_displaced_instructions_is_sent_on() {
         let entry = (inside_slide as *const ()).cast::<u8>();
         let before = bytes_of(entry.cast());
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on_function(entry.cast(), counting(&count)).unwrap();
+        let probe = ready().on_function(entry.cast(), counting(&count)).unwrap();
         let jump = bytes_of(entry.cast());
         assert_eq!((jump[0], &jump[1..4]), (0xe9, &[0xcc; 3][..]), "{jump:x?}");
         for (offset, counted) in [(0, 1), (1, 1), (2, 1), (3, 1), (0, 2)] {
@@ -380,7 +403,7 @@ fn a_handler_changes_no_register() {
         unsafe { asm!("pxor xmm3, xmm3", "pxor xmm12, xmm12", out("xmm3") _, out("xmm12") _) };
     }
     apart(|| {
-        let probe = inside().unwrap().on_function(inside_looks as *const (), |_| lose_vectors()).unwrap();
+        let probe = ready().on_function(inside_looks as *const (), |_| lose_vectors()).unwrap();
         for flags in [0u64, 0x8d5, 0x8d4, 0x801, 0x54] {
             let mut results = [0f64; 4];
             // SAFETY: the function stores registers and changes rax; all that is set here is declared.
@@ -462,8 +485,8 @@ fn toggles_under_threads_lose_nothing_and_disturb_nobody() {
                         }
                     }
                 };
-                let probe = inside().unwrap().on_function(SUM, handler).unwrap();
-                let slide = inside().unwrap().on_function(inside_slide as *const (), |_| {}).unwrap();
+                let probe = ready().on_function(SUM, handler).unwrap();
+                let slide = ready().on_function(inside_slide as *const (), |_| {}).unwrap();
                 for n in 0..10 {
                     assert_eq!(call(n, round), n + round);
                 }
@@ -525,7 +548,7 @@ fn toggles_under_threads_that_signals_interrupt() {
                 }
             });
             for _ in 0..rounds {
-                drop(inside().unwrap().on_function(inside_slide as *const (), |_| {}).unwrap());
+                drop(ready().on_function(inside_slide as *const (), |_| {}).unwrap());
             }
             let _all = threads.lock().unwrap();
             stop.store(true, Ordering::Relaxed);
@@ -544,7 +567,7 @@ fn the_programs_own_traps_are_its_own() {
     apart(|| {
         // SAFETY: the handler counts.
         unsafe { libc::signal(libc::SIGTRAP, counts_traps as *const () as usize) };
-        let probe = inside().unwrap().on_function(inside_slide as *const (), |_| {}).unwrap();
+        let probe = ready().on_function(inside_slide as *const (), |_| {}).unwrap();
         // SAFETY: a breakpoint, and a signal.
         unsafe {
             asm!("int3");
@@ -559,7 +582,7 @@ fn the_programs_own_traps_are_its_own() {
         // One that is installed later takes its place until something is done, and is called behind ours then.
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGTRAP, counts_traps as *const () as usize) };
-        let probe = inside().unwrap().on_function(inside_slide as *const (), |_| {}).unwrap();
+        let probe = ready().on_function(inside_slide as *const (), |_| {}).unwrap();
         assert_eq!(midst(1), 2);
         // SAFETY: as above.
         unsafe { asm!("int3") };
@@ -574,7 +597,7 @@ fn a_trap_that_is_nobodys_ends_the_program() {
     // SAFETY: the child puts a probe in and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let probe = inside().and_then(|inside| inside.on_function(SUM, |_| {}));
+        let probe = ready().on_function(SUM, |_| {});
         // SAFETY: it is the child's end.
         unsafe {
             if probe.is_ok() {
@@ -610,7 +633,7 @@ fn where_sigtrap_is_blocked_nothing_is_done() {
             while !blocked.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            let probe = inside().unwrap().on_function(SUM, |_| {});
+            let probe = ready().on_function(SUM, |_| {});
             assert!(matches!(probe, Err(Error::TrapBlocked { tid }) if tid > 0), "{probe:?}");
             assert_eq!(bytes_of(SUM), before);
             stop.store(true, Ordering::Relaxed);
@@ -622,7 +645,7 @@ fn where_sigtrap_is_blocked_nothing_is_done() {
             libc::sigfillset(&mut action.sa_mask);
             libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
         }
-        let probe = inside().unwrap().on_function(SUM, |_| {});
+        let probe = ready().on_function(SUM, |_| {});
         assert!(matches!(probe, Err(Error::HandlerBlocks { signal: libc::SIGUSR2 })), "{probe:?}");
         assert_eq!(bytes_of(SUM), before);
     });
@@ -631,7 +654,7 @@ fn where_sigtrap_is_blocked_nothing_is_done() {
 #[test]
 fn what_is_no_function_or_cannot_be_probed_is_refused() {
     apart(|| {
-        let inside = inside().unwrap();
+        let inside = ready();
         let on = |pattern: &str| inside.on(pattern, |_| {}).unwrap_err();
         assert!(matches!(on("nothing"), Error::Find(_)));
         assert!(matches!(on("libc.so*:no_such_function_here"), Error::Find(_)));
@@ -651,12 +674,12 @@ fn what_is_no_function_or_cannot_be_probed_is_refused() {
 fn a_forked_child_has_the_probes_and_can_take_them_out() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
-        let mut probe = Some(inside().unwrap().on_function(SUM, counting(&count)).unwrap());
+        let mut probe = Some(ready().on_function(SUM, counting(&count)).unwrap());
         call(1, 1);
         apart(|| {
             call(1, 1);
             assert_eq!(count.load(Ordering::Relaxed), 2);
-            let other = inside().unwrap().on_function(difference as *const (), counting(&count)).unwrap();
+            let other = ready().on_function(difference as *const (), counting(&count)).unwrap();
             black_box(difference as Two)(2, 1);
             assert_eq!(count.load(Ordering::Relaxed), 3);
             drop((other, probe.take()));
@@ -682,8 +705,7 @@ fn a_seccomp_filter_is_respected() {
         }
         assert!(matches!(inside(), Err(Error::Seccomp)));
         let count = Arc::new(AtomicU64::new(0));
-        let probe =
-            trapless_inside::Inside::allow_seccomp().unwrap().on_function(SUM, counting(&count)).unwrap();
+        let probe = ready().on_function(SUM, counting(&count)).unwrap();
         call(1, 1);
         drop(probe);
         assert_eq!(count.load(Ordering::Relaxed), 1);
@@ -695,7 +717,7 @@ fn a_seccomp_filter_is_respected() {
 fn threads_come_and_go() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on_function(SUM, counting(&count)).unwrap();
+        let probe = ready().on_function(SUM, counting(&count)).unwrap();
         for _ in 0..500 {
             let threads: Vec<_> = (0..10).map(|n| std::thread::spawn(move || call(n, n))).collect();
             threads.into_iter().for_each(|thread| _ = thread.join().unwrap());
@@ -710,7 +732,7 @@ fn threads_come_and_go() {
 fn all_of_the_c_library_is_probed_at_once() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
-        let probe = inside().unwrap().on("libc.so*:*", counting(&count)).unwrap();
+        let probe = ready().on("libc.so*:*", counting(&count)).unwrap();
         assert!(probe.functions() > 1500, "{} functions; {:?}", probe.functions(), probe.skipped());
         let work = |n: u64| {
             let texts: Vec<String> =
@@ -725,7 +747,7 @@ fn all_of_the_c_library_is_probed_at_once() {
         }
         let output = std::process::Command::new("echo").arg("it works").output().unwrap();
         assert_eq!(output.stdout, b"it works\n");
-        let again = inside().unwrap().on_function(SUM, counting(&count)).unwrap();
+        let again = ready().on_function(SUM, counting(&count)).unwrap();
         assert_eq!(call(1, 2), 3);
         drop(again);
         assert!(count.load(Ordering::Relaxed) > 1000);
@@ -747,14 +769,14 @@ fn forks_in_the_midst_of_toggles_find_whole_probes() {
                 scope.spawn(move || {
                     let function = if is_slide { inside_slide as *const () } else { SUM };
                     while !stop.load(Ordering::Relaxed) {
-                        drop(inside().unwrap().on_function(function, |_| {}).unwrap());
+                        drop(ready().on_function(function, |_| {}).unwrap());
                     }
                 });
             }
             for round in 0..100 {
                 apart(|| {
                     let count = Arc::new(AtomicU64::new(0));
-                    let probe = inside().unwrap().on_function(SUM, counting(&count)).unwrap();
+                    let probe = ready().on_function(SUM, counting(&count)).unwrap();
                     assert_eq!((call(round, 2), count.load(Ordering::Relaxed)), (round + 2, 1));
                     drop(probe);
                     assert_eq!((call(round, 2), Arc::strong_count(&count)), (round + 2, 1));
@@ -782,13 +804,13 @@ fn a_handler_that_calls_ours_is_not_called_in_a_circle() {
         // SAFETY: the handlers are made for it.
         unsafe {
             libc::signal(libc::SIGTRAP, counts_traps as *const () as usize);
-            drop(inside().unwrap().on_function(inside_slide as *const (), |_| {}));
+            drop(ready().on_function(inside_slide as *const (), |_| {}));
             let (mut action, mut old): (libc::sigaction, libc::sigaction) =
                 (std::mem::zeroed(), std::mem::zeroed());
             (action.sa_sigaction, action.sa_flags) = (chains as *const () as usize, libc::SA_SIGINFO);
             libc::sigaction(libc::SIGTRAP, &action, &mut old);
             OLD.store(old.sa_sigaction, Ordering::Relaxed);
-            let probe = inside().unwrap().on_function(inside_slide as *const (), |_| {}).unwrap();
+            let probe = ready().on_function(inside_slide as *const (), |_| {}).unwrap();
             for _ in 0..2 {
                 TRAPS.store(0, Ordering::Relaxed);
                 asm!("int3");
@@ -804,7 +826,7 @@ fn a_handler_that_calls_ours_is_not_called_in_a_circle() {
 fn what_handlers_are_called_by_is_left_alone() {
     apart(|| {
         let own = std::env::current_exe().unwrap();
-        let on = |functions: &str| inside().unwrap().on(&format!("{}:{functions}", own.display()), |_| {});
+        let on = |functions: &str| ready().on(&format!("{}:{functions}", own.display()), |_| {});
         for functions in ["*trapless_inside*", "core::ptr::*"] {
             let refused = on(functions);
             assert!(matches!(refused, Err(Error::Refused { .. })), "{functions}: {refused:?}");
