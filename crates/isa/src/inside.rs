@@ -30,6 +30,8 @@ pub struct Saved {
     pub vectors: u64,
     /// What else of them was in use.
     pub in_use: u64,
+    /// The environment of floating-point numbers, with the exceptions that were raised: as it was, and behind the dispatcher.
+    pub environment: [u32; 2],
 }
 
 /// Bytes from where one vector register is saved to the next.

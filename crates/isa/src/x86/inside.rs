@@ -136,7 +136,18 @@ fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
     if let Some(Vectors { components, .. }) = longer {
         save_longer(a, components)?;
     }
+    let environment = |index: usize| dword_ptr(rbp + (offset_of!(Saved, environment) + 4 * index) as i32);
+    a.stmxcsr(environment(0))?;
     dispatch(a, handling)?;
+    // Nothing is loaded where a handler has raised nothing, which is less work.
+    let mut same = a.create_label();
+    a.stmxcsr(environment(1))?;
+    a.mov(eax, environment(0))?;
+    a.cmp(eax, environment(1))?;
+    a.je(same)?;
+    a.ldmxcsr(environment(0))?;
+    a.set_label(&mut same)?;
+    a.zero_bytes()?;
     if let Some(Vectors { components, .. }) = longer {
         a.mov(rax, at(offset_of!(Saved, in_use)))?;
         put_back_longer(a, components)?;
