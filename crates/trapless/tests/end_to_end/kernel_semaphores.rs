@@ -4,7 +4,10 @@
 use crate::support::tool::{Tool, run};
 use crate::support::{Program, Target, eventually};
 use serde_json::Value;
+use std::io::{Read, Write};
+use std::time::Duration;
 use trapless_bench::kernel::{Counted, Uprobe};
+use trapless_process::keeper::{self, Keeper};
 use trapless_process::{Pid, Process};
 
 const SOURCE: &str = include_str!("programs/usdt.c");
@@ -33,17 +36,17 @@ impl Probed {
         Self { target, process, site, semaphore }
     }
 
-    /// Whether the kernel has uprobes for us. The one that this tries is gone then: see [`Counting::end`].
+    /// Whether the kernel has uprobes for us.
     fn has_uprobes(&self) -> bool {
-        let code = self.target.read(self.site, 4);
-        let opened = Uprobe::open(&self.process, self.site, Counted::Hits);
-        if let Err(error) = &opened {
-            trapless_testing::inapplicable!("uprobes of the kernel: {error}");
+        let try_one = |_: &keeper::ParentWatch| match Uprobe::open(&self.process, self.site, Counted::Hits) {
+            Ok(_) => Vec::new(),
+            Err(error) => error.to_string().into_bytes(),
+        };
+        let error = keeper::run(try_one).unwrap();
+        if !error.is_empty() {
+            trapless_testing::inapplicable!("uprobes of the kernel: {}", String::from_utf8_lossy(&error));
         }
-        let has_some = opened.is_ok();
-        drop(opened);
-        eventually("the kernel's probe is gone", || self.target.read(self.site, 4) == code);
-        has_some
+        error.is_empty()
     }
 }
 
@@ -59,7 +62,9 @@ fn call(target: &mut Target, times: u64) -> u16 {
 /// One of the two that count.
 enum Counting {
     Ours(Tool),
-    Kernels(Uprobe),
+    /// By a process of its own. A copy of its descriptor would go to every child of another test until that runs its program; and if it is killed
+    /// just then, as those of tests are that kill tools at any moment, the kernel leaks the probe ("failed to unregister").
+    Kernels(Keeper),
 }
 
 impl Counting {
@@ -68,22 +73,30 @@ impl Counting {
             let pid = probed.target.pid().to_string();
             return Self::Ours(Tool::armed(&["count", "--mechanism", mechanism, "-p", &pid, OURS]));
         }
-        let counted = Counted::Guarded(probed.semaphore);
-        Self::Kernels(Uprobe::open(&probed.process, probed.site, counted).unwrap())
+        let (process, site, guard) = (&probed.process, probed.site, probed.semaphore);
+        let (mut is_there, mut tells) = std::io::pipe().unwrap();
+        let kernels = Keeper::start(|parent| {
+            let uprobe = Uprobe::open(process, site, Counted::Guarded(guard)).unwrap();
+            tells.write_all(b"o").unwrap();
+            while !parent.should_end_within(Duration::from_secs(1)) {}
+            uprobe.hits().unwrap().to_le_bytes().to_vec()
+        });
+        let kernels = Self::Kernels(kernels.unwrap());
+        is_there.read_exact(&mut [0]).unwrap();
+        kernels
     }
 
-    /// How often it was hit. It leaves the semaphore at `left`: ours at once, the kernel's with the last copy of its descriptor, which a
-    /// child of another test may have until it runs its program.
+    /// How often it was hit. It leaves the semaphore at `left`.
     fn end(self, probed: &Probed, left: u16) -> u64 {
         match self {
             Self::Ours(tool) => tool.interrupt().hits("app:guarded", "entry"),
-            Self::Kernels(uprobe) => {
-                let hits = uprobe.hits().unwrap();
-                drop(uprobe);
+            Self::Kernels(mut kernels) => {
+                kernels.ask_to_end();
+                let hits = kernels.wait().unwrap();
                 eventually("the kernel's probe is gone", || {
                     probed.target.read(probed.semaphore, 2) == left.to_le_bytes()
                 });
-                hits
+                u64::from_le_bytes(hits.try_into().unwrap())
             }
         }
     }
