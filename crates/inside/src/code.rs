@@ -4,7 +4,6 @@
 //! is, through `/proc/self/mem`. Nothing of it is given back: a thread may be in it.
 
 use crate::Error;
-use crate::patch::Memory;
 use std::sync::atomic::AtomicU64;
 use trapless_isa::Machine;
 use trapless_isa::inside::{Inside, Vectors};
@@ -140,11 +139,6 @@ impl Arenas {
         arena.code += size.next_multiple_of(16);
         Ok(Place { code, words: words.into() })
     }
-}
-
-/// Writes code where nobody is yet.
-pub(crate) fn write(memory: &Memory, at: u64, code: &[u8]) -> Result<(), Error> {
-    memory.write(at, code)
 }
 
 /// What the processor has beyond the low halves of vector registers, as far as the kernel saves it.

@@ -8,14 +8,11 @@ use trapless_process::Process;
 use trapless_session::files::Files;
 use trapless_session::name::Source;
 use trapless_session::outcome::{Skipped, Why};
-use trapless_session::resolve::{self, Kinds, Site};
+use trapless_session::resolve::{self, Kinds, MOST_SITES, Site};
 use trapless_session::session::Prepared;
 use trapless_session::spec::{Location, Pattern, ProbeSpec, Syntax};
 use trapless_session::target::{self, Image};
 use trapless_symbols::demangle;
-
-/// Most functions that a pattern may mean.
-const MOST: usize = 50_000;
 
 /// A function that can be probed.
 #[derive(Clone, Debug)]
@@ -89,9 +86,8 @@ pub(crate) fn at(entry: u64) -> Result<Found, Error> {
         by_file: false,
         text: format!("{}:{address:#x}", image.path),
     };
-    let (mut found, skipped) = by_spec(&process, &images, &spec)?;
-    let refused = || Error::Refused { function: spec.text.clone(), reason: reason(&skipped) };
-    found.pop().ok_or_else(refused)
+    let (mut found, _) = by_spec(&process, &images, &spec)?;
+    found.pop().ok_or(Error::Nowhere(entry))
 }
 
 fn reason(skipped: &[Skipped]) -> String {
@@ -103,17 +99,11 @@ fn by_spec(
     images: &[Image],
     spec: &ProbeSpec,
 ) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
-    let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST)?;
+    let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST_SITES)?;
     let prepared = Prepared::new(Some(process), images, sites, false)?;
     let wanted = |site: &Site| Wanted { entries: site.kinds.are_any(), ..Wanted::default() };
     let plan = prepared.plan(wanted, &[Mechanism::Jump]);
     let mut skipped = prepared.sites().skipped.clone();
-    let leave = |site: &Site, why: Why| Skipped {
-        module: site.module_name(images).to_owned(),
-        function: site.name.text().to_owned(),
-        source: site.name.source(),
-        why,
-    };
     let mut found = Vec::new();
     for (id, answer) in plan.answers() {
         let site = prepared.site(id);
@@ -128,9 +118,9 @@ fn by_spec(
                     original: planned.original().to_vec(),
                     name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
                 }),
-                Some(why) => skipped.push(leave(site, why)),
+                Some(why) => skipped.push(resolve::skip(images, site, why)),
             },
-            Err(refusal) => skipped.push(leave(site, Why::from(refusal))),
+            Err(refusal) => skipped.push(resolve::skip(images, site, Why::from(refusal))),
         }
     }
     if found.is_empty() {

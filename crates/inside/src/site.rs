@@ -209,9 +209,9 @@ impl All {
         if handling.len() as u64 > handling_length {
             return Err(Error::NoRoom(start));
         }
-        code::write(&memory, place.code, &handling)?;
-        code::write(&memory, copies_at, &copies.code)?;
-        code::write(&memory, pad, &isa.pad(pad, slot.as_ptr().addr() as u64).map_err(Error::Code)?)?;
+        memory.write(place.code, &handling)?;
+        memory.write(copies_at, &copies.code)?;
+        memory.write(pad, &isa.pad(pad, slot.as_ptr().addr() as u64).map_err(Error::Code)?)?;
         site.direct();
         let breakpoints = copies.places.iter().filter(|place| offset(place.0) < length);
         let to: Vec<(u64, u64)> =

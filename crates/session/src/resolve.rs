@@ -19,6 +19,9 @@ use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, SourceError, UsdtArgument, demangle};
 
+/// Most sites that patterns may mean together, unless whoever asks says otherwise.
+pub const MOST_SITES: usize = 50_000;
+
 /// What is asked for at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Kinds {
@@ -271,7 +274,7 @@ pub fn resolve<'p>(
 }
 
 /// A site of these that is left alone.
-pub(crate) fn skip(images: &[Image], site: &Site, why: Why) -> Skipped {
+pub fn skip(images: &[Image], site: &Site, why: Why) -> Skipped {
     Skipped {
         module: site.module_name(images).to_owned(),
         function: site.name.text().to_owned(),

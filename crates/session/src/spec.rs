@@ -75,6 +75,16 @@ pub enum Location {
 }
 
 impl Location {
+    /// What it is, where nothing returns from there.
+    pub fn without_return(&self) -> Option<&'static str> {
+        match self {
+            Location::Function { offset: 0, .. } => None,
+            Location::Function { .. } | Location::Address(_) => Some("an instruction"),
+            Location::Usdt { .. } => Some("USDT probes"),
+            Location::Line(_) => Some("a line of the source"),
+        }
+    }
+
     /// Whether it names USDT probes.
     pub fn is_usdt(&self) -> bool {
         matches!(self, Location::Usdt { .. })

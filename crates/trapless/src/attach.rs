@@ -14,13 +14,10 @@ use trapless_isa::Mechanism;
 use trapless_process::{Process, StopOptions};
 use trapless_session::error::Error;
 use trapless_session::files::Files;
-use trapless_session::resolve::{self, Kinds};
+use trapless_session::resolve::{self, Kinds, MOST_SITES};
 use trapless_session::session::{Asked, Hold};
-use trapless_session::spec::{Exclusion, Kind, Location, ProbeSpec, Syntax};
+use trapless_session::spec::{Exclusion, Kind, ProbeSpec, Syntax};
 use trapless_session::target::{self, Image};
-
-/// Most sites that patterns may mean together, unless [`Attach::at_most`] says otherwise.
-pub const MOST_SITES: usize = 50_000;
 
 /// Most arguments that are recorded of a call ([`Attach::trace`]).
 pub const MOST_ARGUMENTS: usize = 6;
@@ -192,7 +189,7 @@ impl Attach {
     fn asking(mut self, pattern: &str, kinds: impl Fn(Option<Kind>) -> Kinds) -> Result<Self, Error> {
         let spec = ProbeSpec { inlines: self.inlines, ..ProbeSpec::parse(pattern, self.syntax)? };
         let kinds = kinds(spec.kind);
-        if let Some(what) = without_return(&spec.location).filter(|_| kinds.follows()) {
+        if let Some(what) = spec.location.without_return().filter(|_| kinds.follows()) {
             return Err(Error::NoReturn { spec: spec.text, what });
         }
         self.probes.push((spec, kinds));
@@ -204,16 +201,6 @@ impl std::fmt::Debug for Attach {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let patterns: Vec<&str> = self.probes.iter().map(|(spec, _)| spec.text.as_str()).collect();
         f.debug_struct("Attach").field("pid", &self.process.pid()).field("patterns", &patterns).finish()
-    }
-}
-
-/// What a place is that nothing returns from.
-fn without_return(location: &Location) -> Option<&'static str> {
-    match location {
-        Location::Function { offset: 0, .. } => None,
-        Location::Function { .. } | Location::Address(_) => Some("an instruction"),
-        Location::Usdt { .. } => Some("USDT probes"),
-        Location::Line(_) => Some("a line of the source"),
     }
 }
 

@@ -40,7 +40,7 @@
 
 mod attach;
 
-pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, MOST_SITES, Session, Summary, attach};
+pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, Session, Summary, attach};
 pub use trapless_inside::{
     Call, Error as InsideError, Inside, Probe, Replacement, Word, inside, is_possible as inside_is_possible,
 };
@@ -53,7 +53,7 @@ pub use trapless_session::outcome::{
 };
 #[doc(inline)]
 pub use trapless_session::spec as patterns;
-pub use trapless_session::spec::Kind;
+pub use trapless_session::{resolve::MOST_SITES, spec::Kind};
 
 // The command line, which no other crate is to use: what it has may change at any time.
 #[cfg(feature = "cli")]

@@ -87,7 +87,7 @@ pub struct ProbeFlags {
     pub mechanism: Vec<MechanismFlag>,
 
     /// Refuse patterns that match more functions than this
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = values::at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = crate::MOST_SITES as u64, value_parser = values::at_least_one)]
     pub max_probes: u64,
 }
 

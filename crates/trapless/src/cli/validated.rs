@@ -576,14 +576,8 @@ fn probe(spec: ProbeSpec, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Resul
             "'{text}' names USDT probes, which have no return; count or trace them without --return, or take the time of the function that holds them"
         )));
     }
-    let whole_function = matches!(spec.location, Location::Function { offset: 0, .. });
-    if returns && !whole_function {
+    if let Some(what) = spec.location.without_return().filter(|_| returns) {
         let text = &spec.text;
-        let what = if matches!(spec.location, Location::Line(_)) {
-            "a line of the source"
-        } else {
-            "an instruction"
-        };
         return Err(Error::Usage(format!(
             "'{text}' names {what}, which has no return; count or trace it without --return, or name the function"
         )));
