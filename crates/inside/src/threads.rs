@@ -24,6 +24,9 @@ const MOST: usize = 4096;
 static RECORDS: [Record; MOST] =
     [const { Record { passes: AtomicU64::new(0), tid: AtomicI32::new(0) } }; MOST];
 
+/// How often somebody looks for a record that others may be about to free.
+const TRIES: usize = 10_000;
+
 /// That of a thread which is about to get one: it is in the midst of something.
 static SOON: Record = Record { passes: AtomicU64::new(1), tid: AtomicI32::new(0) };
 
@@ -100,7 +103,15 @@ fn first() -> Option<&'static Record> {
         };
         RECORDS.iter().find(is_claimed)
     };
-    let record = claim().or_else(|| busy::try_run(free_ended).and_then(|()| claim()));
+    // Another one may be at it, and about to have freed some. It is not waited for: what this interrupts may be that one.
+    let claim_late = || match busy::try_run(free_ended) {
+        Some(()) => Some(claim()),
+        None => {
+            std::thread::yield_now();
+            claim().map(Some)
+        }
+    };
+    let record = claim().or_else(|| (0..TRIES).find_map(|_| claim_late()).flatten());
     OWN.set(record);
     record
 }
