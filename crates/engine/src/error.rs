@@ -316,3 +316,16 @@ pub enum EngineError {
     #[error("the command could not be let run: {0}")]
     NotLetRun(#[source] ChannelError),
 }
+
+impl EngineError {
+    /// Whether the same may succeed later by itself: because of what the process is doing just now, or a tool that probes it.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            EngineError::Stop(error) | EngineError::Remote(process::RemoteError::Stop(error)) => {
+                error.may_pass()
+            }
+            EngineError::Crowded | EngineError::Followed { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -290,6 +290,19 @@ pub enum StopError {
     Proc(#[from] ProcError),
 }
 
+impl StopError {
+    /// Whether the same may succeed later by itself: what is in the way is something that the process, or a tracer, is doing just now.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            StopError::ThreadGone(_)
+                | StopError::Unstoppable { .. }
+                | StopError::SharesMemory { .. }
+                | StopError::AlreadyTraced { .. }
+        )
+    }
+}
+
 /// Why a system call in the target was not made, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -4,7 +4,8 @@ use crate::select::SelectError;
 use crate::spec::SpecError;
 use std::path::PathBuf;
 use thiserror::Error;
-use trapless_process::OpenError;
+use trapless_engine::EngineError;
+use trapless_process::{OpenError, StopError};
 use trapless_symbols::SourceError;
 
 /// Why trapless did not do what it was asked to.
@@ -111,8 +112,20 @@ fn trap_hint(would_help: bool) -> &'static str {
 }
 
 impl Error {
+    /// Whether the same may succeed later by itself, without anybody who changes what is asked for.
+    pub fn may_pass(&self) -> bool {
+        let Error::Other(error) = self else { return false };
+        may_pass(error.as_ref())
+    }
+
     /// Wraps what a part below reports.
     pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Error::Other(Box::new(error))
     }
+}
+
+/// The same of an error of the parts below.
+pub fn may_pass(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    let by_stop = error.downcast_ref::<StopError>().is_some_and(StopError::may_pass);
+    by_stop || error.downcast_ref::<EngineError>().is_some_and(EngineError::may_pass)
 }

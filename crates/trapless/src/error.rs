@@ -110,6 +110,15 @@ impl Error {
         Error::Other(Box::new(error))
     }
 
+    /// Whether the same may succeed later by itself, because of what is in the way just now.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Error::Session(error) => error.may_pass(),
+            Error::Other(error) => session::may_pass(error.as_ref()),
+            _ => false,
+        }
+    }
+
     /// The error of an output that `source` broke.
     pub fn output(destination: impl Into<String>, source: io::Error) -> Self {
         Error::Output { destination: destination.into(), source }

@@ -391,6 +391,57 @@ fn whoever_makes_children_that_run_the_same_file_is_probed_too() {
     assert!(lines.iter().filter(of_target).any(|line| hits(line)["subject"] == 1), "{ran:?}");
 }
 
+/// A child that runs in its parent's memory keeps both from being probed for as long as it does. That is no reason to leave them alone for good.
+#[test]
+fn whoever_is_in_the_way_of_probes_is_tried_again() {
+    let source = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <unistd.h>
+        __attribute__((noipa)) long subject(long x) { return x * 3 + 7; }
+        static int ends[2];
+        static void *lend(void *unused) {
+            if (vfork() == 0) { char told; read(ends[0], &told, 1); _exit(0); }
+            return 0;
+        }
+        int main(void) {
+            char line[16];
+            pthread_t thread;
+            if (pipe(ends) || pthread_create(&thread, 0, lend, 0)) return 1;
+            puts("ready");
+            fflush(stdout);
+            while (fgets(line, sizeof line, stdin)) {
+                if (!strcmp(line, "end\n") && (write(ends[1], "x", 1) != 1 || pthread_join(thread, 0))) return 2;
+                puts(subject(2) == 13 ? "called" : "wrong");
+                fflush(stdout);
+            }
+            return 0;
+        }"#;
+    let program = Program::build("lends", source, &[]);
+    for ends_in_time in [true, false] {
+        let mut target = program.start(&[]);
+        let tool = counts(&program);
+        call(&mut target, "x");
+        if ends_in_time {
+            call(&mut target, "end");
+            eventually("it is probed", || !is_left_alone(target.pid()));
+            call(&mut target, "x");
+        }
+        let (ran, lines) = ends(tool);
+        let not_followed = total(&lines)["not_followed"].as_array().unwrap();
+        assert_eq!(total_hits(&lines), u64::from(ends_in_time), "{ran:?}");
+        if ends_in_time {
+            assert!(not_followed.is_empty(), "{ran:?}");
+        } else {
+            let own = not_followed.iter().find(|other| other["pid"] == target.pid()).expect("it is told");
+            assert!(own["reason"].as_str().unwrap().contains("shares its memory"), "{ran:?}");
+            call(&mut target, "end");
+        }
+        assert!(target.wait().success());
+    }
+}
+
 #[test]
 fn p9_programs_that_start_while_the_tool_is_killed_go_on() {
     let program = runner("runner");

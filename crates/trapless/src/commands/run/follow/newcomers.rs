@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A look may take one part of so many of the time.
 const SHARE: u32 = 20;
 
+/// How long at most somebody is left alone who could not be probed.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
 /// How those are found who are wanted.
 #[derive(Debug)]
 pub(super) struct Newcomers {
@@ -37,6 +40,8 @@ pub(super) struct Newcomers {
     is_told: bool,
     /// Programs that are known not to be probed.
     passed: HashSet<Passed>,
+    /// Those that could not be probed when it was last tried, for a reason that may pass.
+    refused: HashMap<Passed, Refused>,
     /// What the files were when they were marked.
     marked: Vec<(PathBuf, Option<Written>)>,
     /// How many files those had mapped that may still be loading libraries.
@@ -56,13 +61,14 @@ impl Newcomers {
         let watch = (!whoever.files.is_empty()).then(|| ExecWatch::new(programs).ok()).flatten();
         let is_told = watch.is_some() && !whoever.now().has_libraries;
         let marked = whoever.files.iter().map(|file| (file.clone(), written(file))).collect();
-        let (passed, loading) = (HashSet::new(), HashMap::new());
+        let (passed, refused, loading) = (HashSet::new(), HashMap::new(), HashMap::new());
         Newcomers {
             whoever,
             watch,
             is_told,
             marked,
             passed,
+            refused,
             loading,
             next_look: Instant::now(),
             every: LOOK,
@@ -189,6 +195,7 @@ impl Follower<'_> {
             }
         }
         newcomers.passed.retain(|(pid, ..)| seen.contains(pid));
+        newcomers.refused.retain(|(pid, ..), _| seen.contains(pid));
         newcomers.every = LOOK.max(since.elapsed() * SHARE);
         found.sort_unstable();
         for pid in found {
@@ -197,19 +204,29 @@ impl Follower<'_> {
             let key = program_of(pid);
             let Some(newcomers) = &self.newcomers else { break };
             // It was some time ago that it was looked at. A newborn of ours is told of, and is not to be taken for a stranger.
-            if newcomers.passed.contains(&key) || is_ours(pid) || !newcomers.whoever.now().are_met_by(pid) {
+            let is_passed =
+                newcomers.passed.contains(&key) || newcomers.refused.get(&key).is_some_and(Refused::waits);
+            if is_passed || is_ours(pid) || !newcomers.whoever.now().are_met_by(pid) {
                 continue;
             }
             self.announced &= !is_first;
             // What is in one process's way is not in the others'.
-            match self.begin_with(pid, None) {
+            let tried = Instant::now();
+            let refused = match self.begin_with(pid, None) {
                 Err(error @ Error::Output { .. }) => return Err(error),
-                Err(error) => self.not_followed(pid, &error),
-                Ok(()) => {}
-            }
+                Err(error) if error.may_pass() => Some(error),
+                Err(error) => {
+                    self.not_followed(pid, &error);
+                    None
+                }
+                Ok(()) => None,
+            };
             let Some(newcomers) = &mut self.newcomers else { break };
+            let before = newcomers.refused.remove(&key);
             if self.members.contains_key(&Pid(pid)) {
-                newcomers.late += u64::from(!is_first);
+                newcomers.late += u64::from(!is_first || before.is_some());
+            } else if let Some(error) = refused {
+                newcomers.refused.insert(key, Refused::after(before, error, tried.elapsed()));
             } else {
                 newcomers.passed.insert(key);
             }
@@ -255,6 +272,13 @@ impl Follower<'_> {
 
     /// Says what a search cannot see.
     pub(super) fn note_newcomers(&mut self) {
+        let refused = self.newcomers.as_mut().map(|newcomers| std::mem::take(&mut newcomers.refused));
+        for ((pid, start, ..), refused) in refused.into_iter().flatten() {
+            // Whoever has its number by now was not refused.
+            if Process::start_of(Pid(pid)) == Some(start) {
+                self.not_followed(pid, &refused.why);
+            }
+        }
         let Some(newcomers) = &self.newcomers else { return };
         if newcomers.missed > 0 {
             let text = format!(
@@ -275,6 +299,28 @@ impl Follower<'_> {
             let text = format!("there was no process {} that could be probed", newcomers.whoever.text());
             self.collector.note(Aside::Note(Note { code: "nobody", text }));
         }
+    }
+}
+
+/// What was in the way of probing a process, and may not be at the next try.
+#[derive(Debug)]
+struct Refused {
+    why: Error,
+    /// When it is tried again, and how long after this one that is.
+    again: Instant,
+    wait: Duration,
+}
+
+impl Refused {
+    /// A process stands still while it is tried, and the others wait for us: the next time comes later each time, and the later the longer
+    /// this one `took`.
+    fn after(before: Option<Refused>, why: Error, took: Duration) -> Refused {
+        let wait = before.map_or(LOOK, |before| (before.wait * 2).min(LONGEST_WAIT)).max(took * SHARE);
+        Refused { why, again: Instant::now() + wait, wait }
+    }
+
+    fn waits(&self) -> bool {
+        Instant::now() < self.again
     }
 }
 
