@@ -44,6 +44,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     println!("one that sums up      {:+6.2} ns", call() - bare);
     drop(probe);
+    let probe = inside.around_function(function, |_| (), |_, ()| {})?;
+    println!("at both ends          {:+6.2} ns", call() - bare);
+    drop(probe);
     // SAFETY: both are alike.
     let replacement = unsafe { inside.replace(function, other as *const ()) }?;
     println!("another function      {:+6.2} ns", call() - bare);

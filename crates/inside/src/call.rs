@@ -1,19 +1,59 @@
 //! What a handler sees of a call, and what it can change.
 
 use std::marker::PhantomData;
-use trapless_isa::inside::{Saved, VECTOR_STRIDE};
+use trapless_isa::inside::{RETURNS, Saved, VECTOR_STRIDE};
 
 /// The registers of the integer arguments by their numbers in code: rdi, rsi, rdx, rcx, r8, r9.
 const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 const RAX: usize = 0;
-const RSP: usize = 4;
+const RDX: usize = 2;
+pub(crate) const RSP: usize = 4;
 
 /// A call of a probed function, ahead of its first instruction.
 #[derive(Debug)]
 pub struct Call<'c> {
     saved: *mut Saved,
     function: u64,
+    errno: Errno,
     of_handler: PhantomData<&'c mut Saved>,
+}
+
+/// A call of a probed function that has returned, and whose caller is about to go on.
+#[derive(Debug)]
+pub struct Return<'r> {
+    saved: *mut Saved,
+    function: u64,
+    errno: Errno,
+    of_handler: PhantomData<&'r mut Saved>,
+}
+
+/// The thread's `errno`, which is put back when this is dropped: what handlers do does not change it.
+#[derive(Debug)]
+struct Errno {
+    at: *mut i32,
+    value: i32,
+}
+
+impl Errno {
+    fn now() -> Self {
+        // SAFETY: the call takes nothing, and gives the address of a number of this thread's.
+        unsafe {
+            let at = libc::__errno_location();
+            Self { at, value: *at }
+        }
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above; the thread is the same one.
+        unsafe { *self.at = self.value };
+    }
+}
+
+/// Where the low part of a vector register was saved.
+fn vector_at(saved: &Saved, number: usize) -> *mut u64 {
+    std::ptr::with_exposed_provenance_mut(saved.vectors as usize + VECTOR_STRIDE * number)
 }
 
 /// What an integer argument or result may be: an integer, a truth value or a pointer.
@@ -78,7 +118,7 @@ impl Call<'_> {
     /// # Safety
     /// `saved` is what handling code has saved, and stays until the handler is over.
     pub(crate) unsafe fn new(saved: *mut Saved, function: u64) -> Self {
-        Self { saved, function, of_handler: PhantomData }
+        Self { saved, function, errno: Errno::now(), of_handler: PhantomData }
     }
 
     fn saved(&self) -> &Saved {
@@ -134,7 +174,7 @@ impl Call<'_> {
 
     fn vector_at(&self, number: usize) -> *mut u64 {
         assert!(number < 8, "there are eight floating-point arguments in registers");
-        std::ptr::with_exposed_provenance_mut(self.saved().vectors as usize + VECTOR_STRIDE * number)
+        vector_at(self.saved(), number)
     }
 
     /// Where the call came from: the address behind it.
@@ -181,7 +221,7 @@ impl Call<'_> {
     pub unsafe fn return_with(&mut self, value: impl Word) {
         let saved = self.saved_mut();
         saved.general[RAX] = value.to_register();
-        saved.returns = 1;
+        saved.way = RETURNS;
     }
 
     /// The same with a floating-point number of 64 bits.
@@ -191,11 +231,101 @@ impl Call<'_> {
     pub unsafe fn return_with_float(&mut self, value: f64) {
         // SAFETY: the first vector register is the result's, too.
         unsafe { self.set_float(0, value) };
-        self.saved_mut().returns = 1;
+        self.saved_mut().way = RETURNS;
     }
 
     /// Whether a handler has said that the call is skipped.
     pub fn is_skipped(&self) -> bool {
-        self.saved().returns != 0
+        self.saved().way == RETURNS
+    }
+
+    /// What `errno` is, which handlers leave alone whatever they call.
+    pub fn errno(&self) -> i32 {
+        self.errno.value
+    }
+
+    /// Changes it, as for a call that is skipped.
+    pub fn set_errno(&mut self, errno: i32) {
+        self.errno.value = errno;
+    }
+}
+
+impl Return<'_> {
+    /// # Safety
+    /// `saved` is what the code of a call's end has saved, and stays until the handler is over.
+    pub(crate) unsafe fn new(saved: *mut Saved, function: u64) -> Self {
+        Self { saved, function, errno: Errno::now(), of_handler: PhantomData }
+    }
+
+    fn saved(&self) -> &Saved {
+        // SAFETY: it lives as long as the handler runs, and nobody else has it.
+        unsafe { &*self.saved }
+    }
+
+    fn saved_mut(&mut self) -> &mut Saved {
+        // SAFETY: as above.
+        unsafe { &mut *self.saved }
+    }
+
+    /// The address of the function.
+    pub fn function(&self) -> *const () {
+        std::ptr::with_exposed_provenance(self.function as usize)
+    }
+
+    /// Where its caller goes on.
+    pub fn return_address(&self) -> *const () {
+        // SAFETY: the caller's address is put there ahead of the handlers.
+        let address =
+            unsafe { std::ptr::with_exposed_provenance::<u64>(self.saved().general[RSP] as usize).read() };
+        std::ptr::with_exposed_provenance(address as usize)
+    }
+
+    /// The result, where it is an integer or a pointer of the C convention. That of a function without one is whatever lies there.
+    pub fn value<T: Word>(&self) -> T {
+        T::from_register(self.saved().general[RAX])
+    }
+
+    /// The second half of a result of two words.
+    pub fn second<T: Word>(&self) -> T {
+        T::from_register(self.saved().general[RDX])
+    }
+
+    /// The result, where it is a floating-point number of 64 bits.
+    pub fn float(&self) -> f64 {
+        // SAFETY: the registers were saved there.
+        f64::from_bits(unsafe { vector_at(self.saved(), 0).read() })
+    }
+
+    /// The same of 32 bits.
+    pub fn float32(&self) -> f32 {
+        // SAFETY: as above.
+        f32::from_bits(unsafe { vector_at(self.saved(), 0).read() } as u32)
+    }
+
+    /// Gives the caller another result.
+    ///
+    /// # Safety
+    /// The caller can go on with it.
+    pub unsafe fn set_value(&mut self, value: impl Word) {
+        self.saved_mut().general[RAX] = value.to_register();
+    }
+
+    /// The same with a floating-point number of 64 bits.
+    ///
+    /// # Safety
+    /// As [`Self::set_value`].
+    pub unsafe fn set_float(&mut self, value: f64) {
+        // SAFETY: the registers were saved there.
+        unsafe { vector_at(self.saved(), 0).write(value.to_bits()) }
+    }
+
+    /// What the function has left in `errno`. Handlers leave that alone whatever they call.
+    pub fn errno(&self) -> i32 {
+        self.errno.value
+    }
+
+    /// Changes it.
+    pub fn set_errno(&mut self, errno: i32) {
+        self.errno.value = errno;
     }
 }

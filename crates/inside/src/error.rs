@@ -64,6 +64,12 @@ pub enum Error {
     /// There is a replacement already.
     #[error("the function at {0:#x} is replaced already")]
     Replaced(u64),
+    /// A function has as many handlers at its return as it can have.
+    #[error("the function at {0:#x} has {most} handlers at its return already", most = crate::points::LANES)]
+    Full(u64),
+    /// Exceptions could not pass.
+    #[error("calls cannot be followed to their return, since not all unwinders could be told of it: {0}")]
+    Unwinder(String),
     /// The kernel refused something.
     #[error("{what}: {source}")]
     System {
@@ -77,7 +83,7 @@ pub enum Error {
 impl Error {
     /// Whether it says something of one function, and others can be probed.
     pub(crate) fn is_of_a_site(&self) -> bool {
-        matches!(self, Error::Code(_) | Error::NoRoom(_) | Error::Modified(_))
+        matches!(self, Error::Code(_) | Error::NoRoom(_) | Error::Modified(_) | Error::Full(_))
     }
 
     /// What the kernel has just said.

@@ -1,6 +1,6 @@
 //! Which instructions a jump replaces at what somebody names.
 
-use crate::Error;
+use crate::{Error, unwind};
 use std::sync::OnceLock;
 use trapless_engine::{Stretch, Wanted};
 use trapless_isa::{Displaced, Mechanism};
@@ -60,17 +60,17 @@ fn process() -> Result<(Process, Vec<Image>), Error> {
 }
 
 /// The functions that a pattern means.
-pub(crate) fn by_pattern(pattern: &str) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+pub(crate) fn by_pattern(pattern: &str, follows: bool) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
     let spec = ProbeSpec::parse(pattern, Syntax::Glob).map_err(trapless_session::error::Error::from)?;
     if !matches!(spec.location, Location::Function { offset: 0, .. }) || spec.mechanism.is_some() {
         return Err(Error::NoFunction(spec.text));
     }
     let (process, images) = process()?;
-    by_spec(&process, &images, &spec)
+    by_spec(&process, &images, &spec, follows)
 }
 
 /// The function with this entry.
-pub(crate) fn at(entry: u64) -> Result<Found, Error> {
+pub(crate) fn at(entry: u64, follows: bool) -> Result<Found, Error> {
     let (process, images) = process()?;
     let image = images.iter().find(|image| image.range.contains(&entry)).ok_or(Error::Nowhere(entry))?;
     let address = entry.wrapping_sub(image.bias(Some(&process))?);
@@ -86,7 +86,7 @@ pub(crate) fn at(entry: u64) -> Result<Found, Error> {
         by_file: false,
         text: format!("{}:{address:#x}", image.path),
     };
-    let (mut found, _) = by_spec(&process, &images, &spec)?;
+    let (mut found, _) = by_spec(&process, &images, &spec, follows)?;
     found.pop().ok_or(Error::Nowhere(entry))
 }
 
@@ -98,10 +98,17 @@ fn by_spec(
     process: &Process,
     images: &[Image],
     spec: &ProbeSpec,
+    follows: bool,
 ) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+    if follows {
+        unwind::is_only_one(process, images)?;
+    }
     let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST_SITES)?;
-    let prepared = Prepared::new(Some(process), images, sites, false)?;
-    let wanted = |site: &Site| Wanted { entries: site.kinds.are_any(), ..Wanted::default() };
+    let prepared = Prepared::new(Some(process), images, sites, follows)?;
+    let wanted = |site: &Site| {
+        let entries = site.kinds.are_any();
+        Wanted { entries, returns: entries && follows, ..Wanted::default() }
+    };
     let plan = prepared.plan(wanted, &[Mechanism::Jump]);
     let mut skipped = prepared.sites().skipped.clone();
     let mut found = Vec::new();
@@ -111,6 +118,13 @@ fn by_spec(
             continue;
         }
         match answer {
+            // Its return address has to stay, and probes at its exits are none of ours.
+            Ok(planned) if follows && !planned.request.pairs() => {
+                if !planned.request.is_exit() {
+                    let why = "its return address has to stay on the stack";
+                    skipped.push(resolve::skip(images, site, Why::plain("exits_only", why)));
+                }
+            }
             Ok(planned) => match unsuitable(&images[site.image], process, site, &planned.turns) {
                 None => found.push(Found {
                     function: planned.request.address,

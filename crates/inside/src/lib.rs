@@ -63,6 +63,8 @@
 //! | `room` | where can a jump lead that has breakpoints among its bytes? |
 //! | `code` | where do copies lie, and the words that they go by? |
 //! | `call` | what does a handler see, and what can it change? |
+//! | `points` | which calls are under way whose return has a handler? |
+//! | `unwind` | how does an exception pass those? |
 //! | `threads` | who is in a handler? |
 //! | `busy` | who changes probes, and what of that does a forked child find? |
 
@@ -72,15 +74,19 @@ mod code;
 mod error;
 mod find;
 mod patch;
+mod points;
 mod room;
 mod site;
 mod threads;
 mod traps;
+mod unwind;
 
-pub use call::{Call, Word};
+pub use call::{Call, Return, Word};
 pub use error::Error;
 
+use points::Kept;
 use site::{Listener, Site};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use trapless_session::outcome::Skipped;
 
@@ -132,7 +138,7 @@ impl Inside {
         pattern: &str,
         handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
     ) -> Result<Probe, Error> {
-        self.listen(|| find::by_pattern(pattern), handler)
+        self.listen(pattern, at_entry(handler))
     }
 
     /// Calls `handler` at the entry of this function.
@@ -144,17 +150,71 @@ impl Inside {
         function: *const (),
         handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
     ) -> Result<Probe, Error> {
-        self.listen(|| Ok((vec![find::at(function.addr() as u64)?], Vec::new())), handler)
+        self.listen(function, at_entry(handler))
     }
 
-    fn listen(
+    /// Calls `handler` where a call of one of these functions returns, ahead of its caller. Of calls that began before, and of those that a handler has skipped
+    /// or that are left by an exception or `longjmp`, it is not called.
+    ///
+    /// # Errors
+    /// As [`Self::on`]; an exception could not pass; there is a shadow stack.
+    pub fn on_return(
         self,
-        find: impl FnOnce() -> Result<(Vec<find::Found>, Vec<Skipped>), Error>,
-        handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static,
+        pattern: &str,
+        handler: impl Fn(&mut Return<'_>) + Send + Sync + 'static,
     ) -> Result<Probe, Error> {
-        let listener = Arc::new(Listener::new(Box::new(handler)));
+        self.around(pattern, |_| (), move |returned, ()| handler(returned))
+    }
+
+    /// Calls `enter` at the entries of the functions that a pattern means, and `leave` where that call returns, with what `enter` has kept for it.
+    ///
+    /// ```
+    /// use std::time::Instant;
+    ///
+    /// # if !trapless_inside::is_possible() || matches!(trapless_inside::inside(), Err(trapless_inside::Error::Seccomp)) { return Ok(()); }
+    /// let probe = trapless_inside::inside()?.around(
+    ///     "libc.so*:getppid",
+    ///     |_| Instant::now(),
+    ///     |returned, began| println!("{} after {:?}", returned.value::<i32>(), began.elapsed()),
+    /// )?;
+    /// std::os::unix::process::parent_id();
+    /// # drop(probe);
+    /// # Ok::<(), trapless_inside::Error>(())
+    /// ```
+    ///
+    /// What is kept has 16 bytes at most. The thread that returns may be another one, if the program moves stacks between threads.
+    ///
+    /// # Errors
+    /// As [`Self::on_return`].
+    pub fn around<T: Copy + Send + 'static>(
+        self,
+        pattern: &str,
+        enter: impl Fn(&mut Call<'_>) -> T + Send + Sync + 'static,
+        leave: impl Fn(&mut Return<'_>, T) + Send + Sync + 'static,
+    ) -> Result<Probe, Error> {
+        self.listen(pattern, at_both(enter, leave))
+    }
+
+    /// The same at this function.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, or cannot be probed; otherwise as [`Self::around`].
+    pub fn around_function<T: Copy + Send + 'static>(
+        self,
+        function: *const (),
+        enter: impl Fn(&mut Call<'_>) -> T + Send + Sync + 'static,
+        leave: impl Fn(&mut Return<'_>, T) + Send + Sync + 'static,
+    ) -> Result<Probe, Error> {
+        self.listen(function, at_both(enter, leave))
+    }
+
+    fn listen(self, place: impl Place, listener: Listener) -> Result<Probe, Error> {
+        let listener = Arc::new(listener);
         site::alone(|all| {
-            let (found, skipped) = find()?;
+            let (found, skipped) = place.find(listener.follows())?;
+            if listener.follows() {
+                points::ready()?;
+            }
             let only = found.len() == 1;
             let mut probe = Probe { listener, sites: Vec::with_capacity(found.len()), skipped };
             for found in found {
@@ -186,9 +246,59 @@ impl Inside {
     /// rely on.
     pub unsafe fn replace(self, function: *const (), with: *const ()) -> Result<Replacement, Error> {
         let replace =
-            |all: &mut site::All| all.replace(&find::at(function.addr() as u64)?, with.addr() as u64);
+            |all: &mut site::All| all.replace(&find::at(function.addr() as u64, false)?, with.addr() as u64);
         site::alone(replace).map(|site| Replacement { site })
     }
+}
+
+/// What somebody names.
+trait Place {
+    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error>;
+}
+
+impl Place for &str {
+    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
+        find::by_pattern(self, follows)
+    }
+}
+
+impl Place for *const () {
+    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
+        Ok((vec![find::at(self.addr() as u64, follows)?], Vec::new()))
+    }
+}
+
+/// A handler at entries, which keeps nothing.
+fn at_entry(handler: impl Fn(&mut Call<'_>) + Send + Sync + 'static) -> Listener {
+    let enter = move |call: &mut Call<'_>| {
+        handler(call);
+        [MaybeUninit::uninit(); 2]
+    };
+    Listener::new(Box::new(enter), None)
+}
+
+/// One at entries and one at returns.
+fn at_both<T: Copy + Send + 'static>(
+    enter: impl Fn(&mut Call<'_>) -> T + Send + Sync + 'static,
+    leave: impl Fn(&mut Return<'_>, T) + Send + Sync + 'static,
+) -> Listener {
+    const {
+        assert!(
+            size_of::<T>() <= size_of::<Kept>() && align_of::<T>() <= align_of::<Kept>(),
+            "at most 16 bytes are kept"
+        )
+    };
+    let enter = move |call: &mut Call<'_>| {
+        let mut kept: Kept = [MaybeUninit::uninit(); 2];
+        // SAFETY: there is room for it.
+        unsafe { kept.as_mut_ptr().cast::<T>().write(enter(call)) };
+        kept
+    };
+    // SAFETY: it was written at the entry.
+    let leave = move |returned: &mut Return<'_>, kept: Kept| {
+        leave(returned, unsafe { kept.as_ptr().cast::<T>().read() })
+    };
+    Listener::new(Box::new(enter), Some(Box::new(leave)))
 }
 
 /// A handler at functions. It is called until this is dropped; threads that are in it by then end it.
@@ -210,7 +320,8 @@ impl Probe {
         &self.skipped
     }
 
-    /// How many calls of functions with handlers were let go without, in the whole process so far: more than 4096 threads had handlers called.
+    /// How many calls of functions with handlers were let go without, in the whole process so far: more than 4096 threads had handlers called, or
+    /// more than 32,768 calls were to be followed to their return at a time.
     pub fn missed(&self) -> u64 {
         threads::missed()
     }
@@ -218,6 +329,11 @@ impl Probe {
     /// How often the handler panicked.
     pub fn panics(&self) -> u64 {
         self.listener.panics()
+    }
+
+    /// How many calls that were to be followed to their return were left by an exception, a panic or the end of their thread.
+    pub fn unwound(&self) -> u64 {
+        self.listener.unwound()
     }
 }
 

@@ -1,9 +1,10 @@
 //! What stands at a function, and what it is there for.
 
-use crate::call::Call;
+use crate::call::{Call, Return};
 use crate::code::{self, Arenas, instructions};
 use crate::find::Found;
 use crate::patch::{self, Jump, Memory, Stands};
+use crate::points::{self, Kept, LANES, Lanes, NO_LANES};
 use crate::room::Pads;
 use crate::{Error, busy, threads, traps};
 use std::collections::BTreeMap;
@@ -13,23 +14,64 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_isa::inside::{Handling, Inside, Saved};
 
-/// A handler of the program's own.
+/// What is called at an entry, which keeps something for the return.
+pub(crate) type Enter = Box<dyn Fn(&mut Call<'_>) -> Kept + Send + Sync>;
+
+/// What is called at a return.
+pub(crate) type Leave = Box<dyn Fn(&mut Return<'_>, Kept) + Send + Sync>;
+
+/// Handlers of the program's own.
 pub(crate) struct Listener {
-    handler: Box<dyn Fn(&mut Call<'_>) + Send + Sync>,
+    enter: Enter,
+    leave: Option<Leave>,
+    /// Which one it is; no two have the same, and none has 0.
+    number: u64,
     panics: AtomicU64,
+    unwound: AtomicU64,
 }
 
 impl Listener {
-    pub fn new(handler: Box<dyn Fn(&mut Call<'_>) + Send + Sync>) -> Self {
-        Self { handler, panics: AtomicU64::new(0) }
+    pub fn new(enter: Enter, leave: Option<Leave>) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { enter, leave, number, panics: AtomicU64::new(0), unwound: AtomicU64::new(0) }
     }
 
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
+
+    pub fn unwound(&self) -> u64 {
+        self.unwound.load(Ordering::Relaxed)
+    }
+
+    pub fn follows(&self) -> bool {
+        self.leave.is_some()
+    }
+
+    /// Calls a handler; `None` where it panics, which is counted.
+    fn call<T>(&self, handler: impl FnOnce() -> T) -> Option<T> {
+        let called = catch_unwind(AssertUnwindSafe(handler));
+        let panicked = |panic| {
+            // What it holds may panic once more when it is dropped.
+            std::mem::forget(panic);
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        };
+        called.map_err(panicked).ok()
+    }
 }
 
-type Listeners = Vec<Arc<Listener>>;
+/// Under which number a function's calls keep something for a listener.
+pub(crate) type Lane = u8;
+
+/// One that listens at a site, and under which number, if it follows calls.
+#[derive(Clone)]
+struct Heard {
+    listener: Arc<Listener>,
+    lane: Option<Lane>,
+}
+
+type Listeners = Vec<Heard>;
 
 /// A function that is or was probed. It stays for good.
 pub(crate) struct Site {
@@ -70,6 +112,11 @@ impl Site {
     /// `MODULE:FUNCTION`
     pub fn name(&self) -> String {
         self.found.name.join(":")
+    }
+
+    /// The entry.
+    pub fn function(&self) -> u64 {
+        self.found.function
     }
 
     /// What was displaced, and the rest of the function.
@@ -229,22 +276,63 @@ fn handling(isa: &dyn Inside, data: u64, next: u64, at: u64) -> Result<Vec<u8>, 
 
 /// Called by handling code.
 extern "C" fn dispatch(saved: *mut Saved, site: u64) {
-    threads::unless_inside(|| {
-        // SAFETY: sites stay for good, and lists of listeners while somebody is in here.
-        let (site, listeners) = unsafe {
-            let site: &Site = &*std::ptr::with_exposed_provenance(site as usize);
-            (site, site.listeners.load(Ordering::Acquire).as_ref())
-        };
-        // SAFETY: handling code has saved it, and waits.
-        let mut call = unsafe { Call::new(saved, site.found.function) };
-        for listener in listeners.into_iter().flatten() {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (listener.handler)(&mut call))) {
-                // What it holds may panic once more when it is dropped.
-                std::mem::forget(panic);
-                listener.panics.fetch_add(1, Ordering::Relaxed);
+    threads::unless_inside(|own| {
+        // SAFETY: sites stay for good; handling code has saved it, and waits.
+        let (site, saved) =
+            unsafe { (&*std::ptr::with_exposed_provenance::<Site>(site as usize), &mut *saved) };
+        let mut lanes = NO_LANES;
+        if site.was_called(saved, &mut lanes) {
+            let next = site.next.load(Ordering::Acquire);
+            // SAFETY: it is of a call at its entry.
+            if !unsafe { points::follow(own, saved, site, next, lanes) } {
+                threads::miss();
             }
         }
     });
+}
+
+impl Site {
+    /// Calls the handlers at the entry, within a pass; whether the call is to be followed.
+    fn was_called(&self, saved: &mut Saved, lanes: &mut Lanes) -> bool {
+        // SAFETY: the lists of listeners stay while somebody is in a pass.
+        let listeners = unsafe { self.listeners.load(Ordering::Acquire).as_ref() };
+        // SAFETY: handling code has saved it, and waits.
+        let mut call = unsafe { Call::new(saved, self.found.function) };
+        let mut follows = false;
+        for Heard { listener, lane } in listeners.into_iter().flatten() {
+            let kept = listener.call(|| (listener.enter)(&mut call));
+            if let (Some(kept), Some(lane)) = (kept, lane) {
+                lanes[usize::from(*lane)] = (listener.number, kept);
+                follows = true;
+            }
+        }
+        follows && !call.is_skipped()
+    }
+
+    /// Those of a call that listen still, within a pass, the last one first.
+    fn ended(&self, lanes: &Lanes, mut work: impl FnMut(&Listener, Kept)) {
+        // SAFETY: as above.
+        let listeners = unsafe { self.listeners.load(Ordering::Acquire).as_ref() };
+        for Heard { listener, lane } in listeners.into_iter().flatten().rev() {
+            if let Some(kept) = lane.and_then(|lane| points::of(lanes, lane, listener.number)) {
+                work(listener, kept);
+            }
+        }
+    }
+
+    /// Calls the handlers at the return of a call, within a pass.
+    pub fn has_returned(&self, lanes: &Lanes, returned: &mut Return<'_>) {
+        self.ended(lanes, |listener, kept| {
+            if let Some(leave) = &listener.leave {
+                listener.call(|| leave(returned, kept));
+            }
+        });
+    }
+
+    /// Takes note of a call that was left by an exception, within a pass.
+    pub fn was_left(&self, lanes: &Lanes) {
+        self.ended(lanes, |listener, _| _ = listener.unwound.fetch_add(1, Ordering::Relaxed));
+    }
 }
 
 impl All {
@@ -252,13 +340,21 @@ impl All {
     pub fn listen(&mut self, found: &Found, listener: &Arc<Listener>) -> Result<&'static Site, Error> {
         let site = self.site(found)?;
         let before = site.listeners();
-        site.set_listeners(before.iter().chain([listener]).cloned().collect());
+        let lane = match listener.follows() {
+            true => {
+                let is_free = |lane: &Lane| before.iter().all(|heard| heard.lane != Some(*lane));
+                Some((0..LANES as Lane).find(is_free).ok_or(Error::Full(site.found.function))?)
+            }
+            false => None,
+        };
+        let heard = Heard { listener: listener.clone(), lane };
+        site.set_listeners(before.iter().cloned().chain([heard]).collect());
         site.settle().inspect_err(|_| site.set_listeners(before)).map(|()| site)
     }
 
     /// Has it called no longer.
     pub fn ignore(&mut self, site: &'static Site, listener: &Arc<Listener>) {
-        let stays = |one: &Arc<Listener>| !Arc::ptr_eq(one, listener);
+        let stays = |one: &Heard| !Arc::ptr_eq(&one.listener, listener);
         site.set_listeners(site.listeners().into_iter().filter(stays).collect());
         // Where a thread blocks SIGTRAP by now the jump stays, and leads to the function's own instructions.
         let _ = site.settle();

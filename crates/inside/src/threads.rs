@@ -6,29 +6,40 @@
 //!
 //! Nothing is asked of the C library for a record, since a thread may be anywhere in it when its first call of a handler comes.
 
+use crate::points::Cache;
 use crate::{busy, patch};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A thread's.
-struct Record {
+pub(crate) struct Record {
     passes: AtomicU64,
     /// Whose it is; 0: nobody's.
     tid: AtomicI32,
+    /// Points for calls of its.
+    pub points: Cache,
+}
+
+/// [`Record::tid`] while somebody looks into one that is nobody's.
+const LOOKED_AT: i32 = -1;
+
+impl Record {
+    const fn new(passes: u64) -> Self {
+        Self { passes: AtomicU64::new(passes), tid: AtomicI32::new(0), points: Cache::new() }
+    }
 }
 
 /// Threads that can call handlers at a time. Memory for more would have to be asked for.
 const MOST: usize = 4096;
 
-static RECORDS: [Record; MOST] =
-    [const { Record { passes: AtomicU64::new(0), tid: AtomicI32::new(0) } }; MOST];
+static RECORDS: [Record; MOST] = [const { Record::new(0) }; MOST];
 
 /// How often somebody looks for a record that others may be about to free.
 const TRIES: usize = 10_000;
 
 /// That of a thread which is about to get one: it is in the midst of something.
-static SOON: Record = Record { passes: AtomicU64::new(1), tid: AtomicI32::new(0) };
+static SOON: Record = Record::new(1);
 
 /// Calls whose thread had no record.
 static MISSED: AtomicU64 = AtomicU64::new(0);
@@ -44,10 +55,10 @@ pub(crate) fn missed() -> u64 {
 }
 
 /// Runs `work` unless this thread is in the midst of calling handlers: then it is not to call any.
-pub(crate) fn unless_inside(work: impl FnOnce()) {
+pub(crate) fn unless_inside(work: impl FnOnce(&'static Record)) {
     match OWN.get().or_else(first) {
         Some(own) if own.passes.load(Ordering::Relaxed) & 1 != 0 => {}
-        Some(own) => own.pass(work),
+        Some(own) => own.pass(|| work(own)),
         None => _ = MISSED.fetch_add(1, Ordering::Relaxed),
     }
 }
@@ -125,9 +136,25 @@ fn free_ended() {
     };
     for record in &RECORDS {
         let tid = record.tid.load(Ordering::Acquire);
-        if tid != 0 && has_ended(tid) {
+        if tid > 0 && has_ended(tid) {
             record.free();
         }
+    }
+}
+
+/// A call could not be followed, and its handlers at the return are not called.
+pub(crate) fn miss() {
+    MISSED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Looks at what threads kept that have ended.
+pub(crate) fn of_nobody(mut look: impl FnMut(&Cache)) {
+    let claim = |record: &&Record, from: i32, to: i32| {
+        record.tid.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    for record in RECORDS.iter().filter(|record| claim(record, 0, LOOKED_AT)) {
+        look(&record.points);
+        claim(&record, LOOKED_AT, 0);
     }
 }
 

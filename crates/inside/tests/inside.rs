@@ -2,44 +2,14 @@
 
 #![cfg(target_arch = "x86_64")]
 
+mod common;
+
+use common::{apart, ready};
 use std::arch::{asm, global_asm};
 use std::hint::black_box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use trapless_inside::{Call, Error, Inside, Probe, inside};
-
-/// Runs `test` in a forked child, which fails as it does.
-#[track_caller]
-fn apart(test: impl FnOnce()) {
-    // SAFETY: the child runs the test and ends; nobody else probes in the parent.
-    match unsafe { libc::fork() } {
-        0 => {
-            // What the harness catches of a child nobody would see.
-            std::panic::set_hook(Box::new(|panic| {
-                let text = format!("{panic}\n");
-                // SAFETY: the text lives across the call.
-                unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-            }));
-            let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
-            // SAFETY: it takes an integer.
-            unsafe { libc::_exit(if passed { 0 } else { 1 }) }
-        }
-        child => {
-            assert!(child > 0, "{}", std::io::Error::last_os_error());
-            let mut status = 0;
-            // SAFETY: the call writes one integer.
-            while unsafe { libc::waitpid(child, &mut status, 0) } < 0 {}
-            assert_eq!(status, 0, "the child ended so");
-        }
-    }
-}
-
-/// Also where tests run under a filter: of containers it is known that it lets pass what is called.
-#[track_caller]
-fn ready() -> Inside {
-    Inside::allow_seccomp().unwrap()
-}
+use trapless_inside::{Call, Error, Probe, inside};
 
 #[inline(never)]
 extern "C" fn sum(a: u64, b: u64) -> u64 {
@@ -354,6 +324,7 @@ global_asm!(
     ".size inside_looks, . - inside_looks",
     ".data",
     ".p2align 4",
+    ".globl inside_state",
     "inside_state:",
     ".zero 136",
     ".text",

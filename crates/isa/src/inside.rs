@@ -4,10 +4,17 @@
 //!     site:      jmp pad                        over displaced instructions
 //!     pad:       jmp [slot]                     where the bytes of that jump say; see below
 //!     slot:      the handling code, or the function that replaces this one
-//!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on by [next], or returns
+//!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on by [next], or returns, or goes by a point
 //!     next:      the copies of the displaced instructions, or the function that replaces this one
 //!     copies:    …, and the way back behind the displaced instructions
+//!
+//!     point:     drops the return address, calls [target], and goes on at the end
+//!     end:       saves everything, calls its dispatcher, puts everything back, and returns
 //! ```
+//!
+//! A call that is followed to its return goes by a point of its own, whose address behind the call is on the stack in the place of the caller's. So
+//! the call is known by that alone, whatever stack it is on and whatever thread goes on there; and calls and returns stay pairs, by which a processor
+//! foretells them. Unwinders find the caller's address by a table for the points ([`Points::unwind`]).
 //!
 //! A thread may stand at any of the displaced instructions when the jump is written, or have been interrupted there and come back much
 //! later. So where one of them begins inside of the jump, the jump's byte is one that traps, and whoever comes there is sent on to that
@@ -20,8 +27,8 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Saved {
-    /// What is done behind the dispatcher: 0 goes on, anything else returns to the caller.
-    pub returns: u64,
+    /// What is done behind the dispatcher: 0 goes on, [`RETURNS`] returns to the caller, and anything else is an address to go on at.
+    pub way: u64,
     /// The general registers, by their numbers in code. The stack pointer is as it was at the probe, and is not put back.
     pub general: [u64; 16],
     /// The arithmetic flags, in a form of the code's own.
@@ -33,6 +40,9 @@ pub struct Saved {
     /// The environment of floating-point numbers, with the exceptions that were raised: as it was, and behind the dispatcher.
     pub environment: [u32; 2],
 }
+
+/// [`Saved::way`]: to the caller.
+pub const RETURNS: u64 = 1;
 
 /// Bytes from where one vector register is saved to the next.
 pub const VECTOR_STRIDE: usize = 64;
@@ -57,6 +67,50 @@ pub struct Handling {
     pub next: u64,
     /// What the processor has beyond the low 128 bits of its vector registers; `None`: nothing.
     pub vectors: Option<Vectors>,
+}
+
+/// Points that are to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Address of the dispatcher of the end, an `extern "C" fn(*mut Saved)`. The stack pointer that it is shown is at the slot of the
+    /// return address, which holds what is on the stack of a point, and is to hold the caller's behind it.
+    pub dispatcher: u64,
+    /// The same for calls that an unwinder leaves, an `extern "C" fn(*mut u64)` with the address of the slot.
+    pub unwound: u64,
+    /// Where the unwinder goes on (`_Unwind_Resume`).
+    pub resume: u64,
+    /// The personality by which an unwinder comes to [`Points::landing`].
+    pub personality: u64,
+    /// How many.
+    pub count: u32,
+    /// Address of what is known of the first one, and bytes from one to the next. At its beginning is the caller's address.
+    pub known: u64,
+    /// See above.
+    pub stride: u32,
+    /// From there to the address that the point calls.
+    pub target: u32,
+    /// As [`Handling::vectors`].
+    pub vectors: Option<Vectors>,
+}
+
+/// Points, by which calls go that are followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Points {
+    /// The code, the first point first.
+    pub code: Vec<u8>,
+    /// Bytes from one to the next.
+    pub length: u32,
+    /// From the beginning of one to what is on the stack of its call.
+    pub back: u32,
+    /// Where an unwinder lands that leaves a call: offset in the code.
+    pub landing: u32,
+    /// The numbers that unwinders have for the registers in which are, there, the exception and what was on the stack of the call. Landing needs a word of
+    /// the stack itself, which is that one.
+    pub given: [i32; 2],
+    /// A table for unwinders (`.eh_frame`), which may be anywhere, with an end.
+    pub unwind: Vec<u8>,
+    /// Where the entry of the points begins in it.
+    pub entry: usize,
 }
 
 /// Displaced instructions that run elsewhere, with the way back behind them.
@@ -89,6 +143,12 @@ pub trait Inside: Sync {
     /// # Errors
     /// `next` is out of its reach.
     fn handling(&self, handling: &Handling, at: u64) -> Result<Vec<u8>, Reason>;
+
+    /// Points for the address `at`.
+    ///
+    /// # Errors
+    /// What is known of them is out of their reach.
+    fn points(&self, ends: &Ends, at: u64) -> Result<Points, Reason>;
 
     /// A pad at the address `at` that goes where the word at `slot` says.
     ///

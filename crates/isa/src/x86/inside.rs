@@ -3,12 +3,14 @@
 //! A handler may use all registers that the C convention lets a function use, and a caller may know that the probed function leaves some of
 //! those alone (`-fipa-ra`); so all are kept. Of vector registers the low 128 bits always are, and what is longer where it is in use.
 
+mod points;
+
 use super::{
     JUMP_LENGTH,
     emit::{Assembler, GPR64, number::*, unencodable},
     relocate,
 };
-use crate::inside::{Copies, Handling, Inside, Saved, VECTOR_STRIDE, Vectors};
+use crate::inside::{Copies, Ends, Handling, Inside, Points, RETURNS, Saved, VECTOR_STRIDE, Vectors};
 use crate::{Displaced, Reason};
 use alloc::vec::Vec;
 use core::mem::{offset_of, size_of};
@@ -74,6 +76,10 @@ impl Inside for Wide {
         Ok(assembler.finish()?.code().to_vec())
     }
 
+    fn points(&self, ends: &Ends, at: u64) -> Result<Points, Reason> {
+        points::make(ends, at)
+    }
+
     fn pad(&self, at: u64, slot: u64) -> Result<Vec<u8>, Reason> {
         let distance = slot.wrapping_sub(at.wrapping_add(PAD_LENGTH as u64)).cast_signed();
         let distance = i32::try_from(distance).map_err(|_| Reason::OutOfReach)?;
@@ -102,8 +108,35 @@ fn vector(number: usize) -> i32 {
 }
 
 fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
+    let [mut elsewhere, mut far] = [(); 2].map(|()| a.create_label());
+    save(a, handling.vectors)?;
+    a.mov(rdi, rbp)?;
+    a.mov(rsi, handling.data)?;
+    a.mov(rax, handling.dispatcher)?;
+    a.call(rax)?;
+    put_back_vectors(a, handling.vectors)?;
+    let way = qword_ptr(rbp + offset_of!(Saved, way) as i32);
+    a.cmp(way, 0)?;
+    a.jne(elsewhere)?;
+    put_back(a)?;
+    let next = MemoryOperand::with_base_displ(Register::RIP, handling.next.cast_signed());
+    a.add_instruction(Instruction::with1(Code::Jmp_rm64, next)?)?;
+    a.set_label(&mut elsewhere)?;
+    a.mov(rax, way)?;
+    a.cmp(rax, RETURNS as i32)?;
+    a.jne(far)?;
+    put_back(a)?;
+    a.ret()?;
+    a.set_label(&mut far)?;
+    // Below the stack pointer, where handlers of signals leave alone what a function may keep there.
+    a.mov(qword_ptr(rbp + FRAME - 8), rax)?;
+    put_back(a)?;
+    a.jmp(qword_ptr(rsp - 8))
+}
+
+/// Saves everything, with rbp at it.
+fn save(a: &mut CodeAssembler, longer: Option<Vectors>) -> Result<(), IcedError> {
     let at = |offset: usize| qword_ptr(rbp + offset as i32);
-    let mut returns = a.create_label();
     a.lea(rsp, qword_ptr(rsp - FRAME))?;
     a.mov(qword_ptr(rsp + general(RBP)), rbp)?;
     a.mov(rbp, rsp)?;
@@ -113,13 +146,12 @@ fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
     a.lahf()?;
     a.seto(al)?;
     a.mov(at(offset_of!(Saved, flags)), rax)?;
-    a.mov(at(offset_of!(Saved, returns)), 0)?;
+    a.mov(at(offset_of!(Saved, way)), 0)?;
     a.lea(rax, qword_ptr(rbp + FRAME))?;
     a.mov(qword_ptr(rbp + general(RSP)), rax)?;
     a.and(rsp, -64)?;
     a.sub(rsp, VECTORS_LENGTH)?;
     a.mov(at(offset_of!(Saved, vectors)), rsp)?;
-    let longer = handling.vectors;
     if let Some(Vectors { components, tells_use }) = longer {
         if tells_use {
             a.mov(ecx, 1)?;
@@ -136,9 +168,15 @@ fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
     if let Some(Vectors { components, .. }) = longer {
         save_longer(a, components)?;
     }
-    let environment = |index: usize| dword_ptr(rbp + (offset_of!(Saved, environment) + 4 * index) as i32);
-    a.stmxcsr(environment(0))?;
-    dispatch(a, handling)?;
+    a.stmxcsr(environment(0))
+}
+
+fn environment(index: usize) -> AsmMemoryOperand {
+    dword_ptr(rbp + (offset_of!(Saved, environment) + 4 * index) as i32)
+}
+
+/// Puts back all but the general registers and the flags.
+fn put_back_vectors(a: &mut CodeAssembler, longer: Option<Vectors>) -> Result<(), IcedError> {
     // Nothing is loaded where a handler has raised nothing, which is less work.
     let mut same = a.create_label();
     a.stmxcsr(environment(1))?;
@@ -149,23 +187,14 @@ fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
     a.set_label(&mut same)?;
     a.zero_bytes()?;
     if let Some(Vectors { components, .. }) = longer {
-        a.mov(rax, at(offset_of!(Saved, in_use)))?;
+        a.mov(rax, qword_ptr(rbp + offset_of!(Saved, in_use) as i32))?;
         put_back_longer(a, components)?;
     }
     for (n, register) in XMM.into_iter().enumerate() {
         // Without a prefix of AVX's, which leaves the rest of it as it is.
         a.movaps(register, xmmword_ptr(rsp + vector(n)))?;
     }
-    a.mov(rsp, rbp)?;
-    a.cmp(at(offset_of!(Saved, returns)), 0)?;
-    a.jne(returns)?;
-    put_back(a)?;
-    let next = MemoryOperand::with_base_displ(Register::RIP, handling.next.cast_signed());
-    a.add_instruction(Instruction::with1(Code::Jmp_rm64, next)?)?;
-    a.set_label(&mut returns)?;
-    put_back(a)?;
-    a.ret()?;
-    Ok(())
+    a.mov(rsp, rbp)
 }
 
 /// Saves what is longer than 128 bits and in use, as eax says.
@@ -254,13 +283,6 @@ fn load_masks(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 fn clear_masks(a: &mut CodeAssembler) -> Result<(), IcedError> {
     K.into_iter().try_for_each(|register| a.kxorq(register, register, register))
-}
-
-fn dispatch(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
-    a.mov(rdi, rbp)?;
-    a.mov(rsi, handling.data)?;
-    a.mov(rax, handling.dispatcher)?;
-    a.call(rax)
 }
 
 /// All registers, with the stack pointer at what was saved.
