@@ -121,23 +121,23 @@ pub(crate) struct Arenas(Vec<Arena>);
 pub(crate) struct Place {
     /// Where its code begins.
     pub code: u64,
-    /// Its words.
-    pub words: [&'static AtomicU64; 2],
+    /// A word of its own.
+    pub word: &'static AtomicU64,
 }
 
 impl Arenas {
-    /// Room for so many bytes of code near an address, and two words.
+    /// Room for so many bytes of code near an address, and a word.
     pub fn place(&mut self, near: u64, size: u64) -> Result<Place, Error> {
         let fits =
-            |arena: &Arena| arena.reaches(near) && arena.code + size <= CODE && arena.words + 16 <= WORDS;
+            |arena: &Arena| arena.reaches(near) && arena.code + size <= CODE && arena.words + 8 <= WORDS;
         if !self.0.iter().any(fits) {
             self.0.push(Arena::near(near)?);
         }
         let arena = self.0.iter_mut().find(|arena| fits(arena)).ok_or(Error::NoRoom(near))?;
-        let words = arena.word().zip(arena.word()).ok_or(Error::NoRoom(near))?;
+        let word = arena.word().ok_or(Error::NoRoom(near))?;
         let code = arena.start + arena.code;
         arena.code += size.next_multiple_of(16);
-        Ok(Place { code, words: words.into() })
+        Ok(Place { code, word })
     }
 }
 

@@ -217,17 +217,19 @@ impl Inside {
             }
             let only = found.len() == 1;
             let mut probe = Probe { listener, sites: Vec::with_capacity(found.len()), skipped };
-            for found in found {
-                match all.listen(&found, &probe.listener) {
+            let mut failed = None;
+            for (found, result) in found.iter().zip(all.listen(&found, &probe.listener)) {
+                match result {
                     Ok(site) => probe.sites.push(site),
                     Err(error) if error.is_of_a_site() && !only => {
                         probe.skipped.push(found.left_alone(&error))
                     }
-                    Err(error) => {
-                        probe.sites.drain(..).for_each(|site| all.ignore(site, &probe.listener));
-                        return Err(error);
-                    }
+                    Err(error) => failed = failed.or(Some(error)),
                 }
+            }
+            if let Some(error) = failed {
+                all.ignore(&std::mem::take(&mut probe.sites), &probe.listener);
+                return Err(error);
             }
             match probe.sites.is_empty() {
                 true => Err(find::nothing(&probe.skipped)),
@@ -340,7 +342,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         if !self.sites.is_empty() {
-            site::alone(|all| self.sites.drain(..).for_each(|site| all.ignore(site, &self.listener)));
+            site::alone(|all| all.ignore(&std::mem::take(&mut self.sites), &self.listener));
         }
     }
 }

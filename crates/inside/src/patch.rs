@@ -3,8 +3,6 @@
 use crate::Error;
 use crate::code::instructions;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Commands of `membarrier(2)` (`include/uapi/linux/membarrier.h`).
@@ -56,6 +54,8 @@ pub(crate) fn refuse_seccomp() -> Result<(), Error> {
 }
 
 /// Our own memory, which can be written where it is read-only to us: for each page that is the kernel makes a copy of our own.
+///
+/// Without the C library, whose functions may have a breakpoint just then.
 pub(crate) struct Memory(File);
 
 impl Memory {
@@ -67,13 +67,24 @@ impl Memory {
     /// What lies there; `None` if nothing does.
     pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
-        self.0.read_exact_at(&mut bytes, address).ok()?;
+        let mut read = 0;
+        while read < length {
+            read += match rustix::io::pread(&self.0, &mut bytes[read..], address + read as u64) {
+                Ok(more) if more > 0 => more,
+                _ => return None,
+            };
+        }
         Some(bytes)
     }
 
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
-        let written = self.0.write_all_at(bytes, address);
-        written.map_err(|source: io::Error| Error::System { what: "writing to /proc/self/mem", source })
+        let mut written = 0;
+        while written < bytes.len() {
+            let more = rustix::io::pwrite(&self.0, &bytes[written..], address + written as u64);
+            written += more
+                .map_err(|errno| Error::System { what: "writing to /proc/self/mem", source: errno.into() })?;
+        }
+        Ok(())
     }
 }
 
@@ -102,54 +113,24 @@ pub(crate) enum Stands {
 }
 
 impl Jump {
-    pub fn stands(&self, memory: &Memory) -> Stands {
-        match memory.read(self.address, self.bytes.len()) {
-            Some(now) if now == self.original => Stands::Original,
-            Some(now) if now == self.bytes => Stands::Ours,
+    pub fn stands(&self, now: &[u8]) -> Stands {
+        match now {
+            now if now.starts_with(&self.original) => Stands::Original,
+            now if now.starts_with(&self.bytes) => Stands::Ours,
             _ => Stands::Other,
         }
     }
 
-    /// Puts the jump in. Whoever may meet a breakpoint of it is sent on by then.
-    ///
-    /// # Errors
-    /// It could not be written; what was is undone, as far as that can be.
-    pub fn put_in(&self, memory: &Memory) -> Result<(), Error> {
-        let trap = instructions().map_or(0, |isa| isa.trap());
-        let put_in = || {
-            self.write_first(memory, trap)?;
-            if !self.starts.is_empty() {
-                self.starts.iter().try_for_each(|&at| memory.write(self.address + at as u64, &[trap]))?;
-                synchronize()?;
-            }
-            self.write_rest(memory, &self.bytes)?;
-            self.write_first(memory, self.bytes[0])
-        };
-        put_in().inspect_err(|_| drop(self.take_out(memory)))
-    }
-
-    /// Puts back what stood there.
-    ///
-    /// # Errors
-    /// It could not be written. At every step whoever comes there is sent on.
-    pub fn take_out(&self, memory: &Memory) -> Result<(), Error> {
-        let trap = instructions().map_or(0, |isa| isa.trap());
-        self.write_first(memory, trap)?;
-        self.write_rest(memory, &self.original)?;
-        if !self.starts.is_empty() {
-            let put_back = |&at: &usize| memory.write(self.address + at as u64, &[self.original[at]]);
-            self.starts.iter().try_for_each(put_back)?;
-            synchronize()?;
-        }
-        self.write_first(memory, self.original[0])
-    }
-
     fn write_first(&self, memory: &Memory, byte: u8) -> Result<(), Error> {
-        memory.write(self.address, &[byte])?;
-        synchronize()
+        memory.write(self.address, &[byte])
     }
 
-    /// All bytes but those at which an instruction begins.
+    /// The bytes at which an instruction begins, behind the first one.
+    fn write_starts(&self, memory: &Memory, byte: impl Fn(usize) -> u8) -> Result<(), Error> {
+        self.starts.iter().try_for_each(|&at| memory.write(self.address + at as u64, &[byte(at)]))
+    }
+
+    /// All the others.
     fn write_rest(&self, memory: &Memory, bytes: &[u8]) -> Result<(), Error> {
         let mut from = 1;
         for end in self.starts.iter().copied().chain([bytes.len()]) {
@@ -158,6 +139,61 @@ impl Jump {
             }
             from = end + 1;
         }
-        synchronize()
+        Ok(())
     }
+}
+
+/// Jumps that are put in or taken out together, and what has become of each.
+struct Together<'j> {
+    jumps: &'j [&'j Jump],
+    results: Vec<Result<(), Error>>,
+}
+
+impl<'j> Together<'j> {
+    fn new(jumps: &'j [&'j Jump]) -> Self {
+        Self { jumps, results: jumps.iter().map(|_| Ok(())).collect() }
+    }
+
+    /// One step of the protocol, which all threads see when it is done.
+    fn step(&mut self, write: impl Fn(&Jump) -> Result<(), Error>) {
+        let is_going_on = |result: &Result<(), Error>| result.is_ok();
+        for (jump, result) in self.jumps.iter().zip(&mut self.results).filter(|(_, result)| result.is_ok()) {
+            *result = write(jump);
+        }
+        if self.results.iter().any(is_going_on) && synchronize().is_err() {
+            let failed = self.results.iter_mut().filter(|result| result.is_ok());
+            failed.for_each(|result| *result = Err(Error::last("membarrier")));
+        }
+    }
+}
+
+/// Puts jumps in. Whoever may meet a breakpoint of theirs is sent on by then.
+///
+/// Each may fail by itself; what was is undone then, as far as that can be.
+pub(crate) fn put_in(jumps: &[&Jump], memory: &Memory) -> Vec<Result<(), Error>> {
+    let trap = instructions().map_or(0, |isa| isa.trap());
+    let mut all = Together::new(jumps);
+    all.step(|jump| jump.write_first(memory, trap));
+    all.step(|jump| jump.write_starts(memory, |_| trap));
+    all.step(|jump| jump.write_rest(memory, &jump.bytes));
+    all.step(|jump| jump.write_first(memory, jump.bytes[0]));
+    let failed = jumps.iter().zip(&all.results).filter(|(_, result)| result.is_err());
+    let failed: Vec<&Jump> = failed.map(|(jump, _)| *jump).collect();
+    if !failed.is_empty() {
+        take_out(&failed, memory);
+    }
+    all.results
+}
+
+/// Puts back what stood there.
+///
+/// Each may fail by itself. At every step whoever comes there is sent on.
+pub(crate) fn take_out(jumps: &[&Jump], memory: &Memory) -> Vec<Result<(), Error>> {
+    let trap = instructions().map_or(0, |isa| isa.trap());
+    let mut all = Together::new(jumps);
+    all.step(|jump| jump.write_first(memory, trap));
+    all.step(|jump| jump.write_rest(memory, &jump.original));
+    all.step(|jump| jump.write_starts(memory, |at| jump.original[at]));
+    all.step(|jump| jump.write_first(memory, jump.original[0]));
+    all.results
 }

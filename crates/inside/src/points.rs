@@ -11,8 +11,10 @@ use crate::patch::Memory;
 use crate::site::{Lane, Site};
 use crate::threads::{self, Record};
 use crate::{Error, unwind};
+use rustix::fs::{Mode, OFlags};
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use trapless_isa::inside::{Ends, Saved};
@@ -182,17 +184,11 @@ fn give_back(at: u64, size: usize) {
     unsafe { libc::munmap(std::ptr::without_provenance_mut(at as usize), size) };
 }
 
-/// Has the call that handling code has saved go by a point to `target`; whether there is one for it.
+/// Has the call that handling code has saved go by a point to where it would go on; whether there is one for it.
 ///
 /// # Safety
 /// `saved` is of a call at its entry, by the thread whose record is `own`.
-pub(crate) unsafe fn follow(
-    own: &Record,
-    saved: &mut Saved,
-    site: &'static Site,
-    target: u64,
-    lanes: Lanes,
-) -> bool {
+pub(crate) unsafe fn follow(own: &Record, saved: &mut Saved, site: &'static Site, lanes: Lanes) -> bool {
     let Some(pool) = pool() else { return false };
     let Some(index) = pool.take(&own.points) else { return false };
     let point = &pool.known[index as usize];
@@ -202,7 +198,7 @@ pub(crate) unsafe fn follow(
     unsafe {
         point.home.store(slot.read_volatile(), Ordering::Relaxed);
         *point.lanes.get() = lanes;
-        point.target.store(target, Ordering::Relaxed);
+        point.target.store(saved.way, Ordering::Relaxed);
         point.slot.store(at, Ordering::Relaxed);
         point.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         slot.write_volatile(pool.back + u64::from(index) * pool.length);
@@ -353,30 +349,19 @@ impl Pool {
     }
 }
 
-/// Our own memory, of which parts may be gone. Nothing is called that may end the thread (`pthread_cancel`).
-struct Stacks(i32);
+/// Our own memory, of which parts may be gone. Without the C library, which may end the thread there (`pthread_cancel`).
+struct Stacks(OwnedFd);
 
 impl Stacks {
     fn open() -> Option<Self> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: the path is a string of C.
-        let opened =
-            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/mem".as_ptr(), flags) };
-        (opened >= 0).then_some(Self(opened as i32))
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(c"/proc/self/mem", flags, Mode::empty()).ok().map(Self)
     }
 
     fn word(&self, at: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        // SAFETY: so many bytes are there.
-        let read = unsafe { libc::syscall(libc::SYS_pread64, self.0, bytes.as_mut_ptr(), bytes.len(), at) };
-        (read == 8).then(|| u64::from_ne_bytes(bytes))
-    }
-}
-
-impl Drop for Stacks {
-    fn drop(&mut self) {
-        // SAFETY: it is ours.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
+        let read = rustix::io::pread(&self.0, &mut bytes, at).ok()?;
+        (read == bytes.len()).then(|| u64::from_ne_bytes(bytes))
     }
 }
 

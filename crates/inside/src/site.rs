@@ -77,13 +77,12 @@ type Listeners = Vec<Heard>;
 pub(crate) struct Site {
     found: Found,
     jump: Jump,
-    /// Where handling code begins, and the copies of what is displaced.
-    handling: u64,
+    /// Where handlers are called from, and the copies of what is displaced.
+    entry: u64,
     copies: u64,
-    /// The word that the pad goes by, and the one that handling code goes on by.
+    /// The word that the pad goes by.
     slot: &'static AtomicU64,
-    next: &'static AtomicU64,
-    /// Whom handling code calls; nobody where it is null.
+    /// Whose handlers are called; nobody's where it is null.
     listeners: AtomicPtr<Listeners>,
     /// What replaces it; 0: nothing.
     replaced_by: AtomicU64,
@@ -101,6 +100,8 @@ pub(crate) struct All {
     sites: BTreeMap<u64, &'static Site>,
     arenas: Arenas,
     pads: Pads,
+    /// The code that calls the dispatcher, once it was made.
+    handling: Option<u64>,
 }
 
 static ALL: Mutex<Option<All>> = Mutex::new(None);
@@ -129,28 +130,31 @@ impl Site {
         self.direct();
     }
 
-    /// What it is there for, in the words that its code goes by.
+    /// Where its calls go on, whoever hears of them.
+    fn next(&self) -> u64 {
+        match self.replaced_by.load(Ordering::Acquire) {
+            0 => self.copies,
+            with => with,
+        }
+    }
+
+    /// What it is there for, in the word that its pad goes by.
     fn direct(&self) {
-        let replaced_by = self.replaced_by.load(Ordering::Relaxed);
-        let next = if replaced_by == 0 { self.copies } else { replaced_by };
-        self.next.store(next, Ordering::Release);
         let is_heard = !self.listeners.load(Ordering::Relaxed).is_null();
-        self.slot.store(if is_heard { self.handling } else { next }, Ordering::Release);
+        self.slot.store(if is_heard { self.entry } else { self.next() }, Ordering::Release);
     }
 
     fn is_asked_for(&self) -> bool {
         self.replaced_by.load(Ordering::Relaxed) != 0 || !self.listeners.load(Ordering::Relaxed).is_null()
     }
 
-    /// Gives it other listeners.
-    fn set_listeners(&self, listeners: Listeners) {
+    /// Gives it other listeners; those that it had are for [`threads::drop_later`].
+    fn set_listeners(&self, listeners: Listeners) -> Option<Box<Listeners>> {
         let new = if listeners.is_empty() { null_mut() } else { Box::into_raw(Box::new(listeners)) };
         let old = self.listeners.swap(new, Ordering::AcqRel);
         self.direct();
-        if !old.is_null() {
-            // SAFETY: it was made of a box, and nobody finds it any more.
-            threads::drop_later(unsafe { Box::from_raw(old) });
-        }
+        // SAFETY: it was made of a box, and nobody finds it any more.
+        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
     }
 
     fn listeners(&self) -> Listeners {
@@ -158,39 +162,54 @@ impl Site {
         unsafe { self.listeners.load(Ordering::Acquire).as_ref() }.cloned().unwrap_or_default()
     }
 
-    /// Has the jump stand there or not, as it is asked for.
-    fn settle(&self) -> Result<(), Error> {
-        let memory = Memory::open()?;
-        let wanted = self.is_asked_for();
+    fn stands(&self, memory: &Memory) -> Stands {
         let behind = self.jump.original.len();
-        let rest = memory.read(self.jump.address + behind as u64, self.found.original.len() - behind);
-        let stands = match rest.is_some_and(|rest| rest == self.found.original[behind..]) {
-            true => self.jump.stands(&memory),
+        let now = memory.read(self.jump.address, self.found.original.len()).unwrap_or_default();
+        match now.get(behind..) == Some(&self.found.original[behind..]) {
+            true => self.jump.stands(&now),
             false => Stands::Other,
-        };
-        match (stands, wanted) {
-            (Stands::Ours, true) | (Stands::Original, false) => Ok(()),
-            // Somebody else's stays. What was unloaded is gone.
-            (Stands::Other, false) => Ok(()),
-            (Stands::Other, true) => Err(Error::Modified(self.found.function)),
-            (Stands::Original, true) => {
-                self.may_trap()?;
-                self.jump.put_in(&memory)
-            }
-            (Stands::Ours, false) => {
-                self.may_trap()?;
-                self.jump.take_out(&memory)
-            }
         }
     }
+}
 
-    fn may_trap(&self) -> Result<(), Error> {
-        patch::refuse_seccomp()?;
-        // A forked child has to say so again.
-        patch::register()?;
-        traps::install()?;
-        traps::refuse_blocked()
+/// Has the jump stand at each of the sites or not, as it is asked for, in steps that they take together.
+fn settle(sites: &[&'static Site]) -> Vec<Result<(), Error>> {
+    let memory = match Memory::open() {
+        Ok(memory) => memory,
+        Err(error) => return sites.iter().map(|_| Err(error.again())).collect(),
+    };
+    let mut results: Vec<Result<(), Error>> = sites.iter().map(|_| Ok(())).collect();
+    let [mut to_put_in, mut to_take_out] = [const { Vec::new() }; 2];
+    for (index, site) in sites.iter().enumerate() {
+        match (site.stands(&memory), site.is_asked_for()) {
+            (Stands::Ours, true) | (Stands::Original, false) => {}
+            // Somebody else's stays. What was unloaded is gone.
+            (Stands::Other, false) => {}
+            (Stands::Other, true) => results[index] = Err(Error::Modified(site.found.function)),
+            (Stands::Original, true) => to_put_in.push(index),
+            (Stands::Ours, false) => to_take_out.push(index),
+        }
     }
+    for (which, change) in [(to_put_in, patch::put_in as fn(&_, &_) -> _), (to_take_out, patch::take_out)] {
+        if which.is_empty() {
+            continue;
+        }
+        let jumps: Vec<&Jump> = which.iter().map(|index| &sites[*index].jump).collect();
+        let changed: Vec<Result<(), Error>> = match may_trap() {
+            Ok(()) => change(&jumps, &memory),
+            Err(error) => which.iter().map(|_| Err(error.again())).collect(),
+        };
+        which.into_iter().zip(changed).for_each(|(index, result)| results[index] = result);
+    }
+    results
+}
+
+fn may_trap() -> Result<(), Error> {
+    patch::refuse_seccomp()?;
+    // A forked child has to say so again.
+    patch::register()?;
+    traps::install()?;
+    traps::refuse_blocked()
 }
 
 fn all() -> MutexGuard<'static, Option<All>> {
@@ -219,10 +238,11 @@ impl All {
     fn make(&mut self, found: &Found) -> Result<&'static Site, Error> {
         let isa = instructions().ok_or(Error::Machine)?;
         let (start, length) = (found.displaced.start, isa.jump_length());
-        let handling_length = handling(isa, 0, 0, 0)?.len() as u64;
-        let place = self.arenas.place(start, handling_length.next_multiple_of(16) + MOST_COPIES)?;
-        let [slot, next] = place.words;
-        let copies_at = place.code + handling_length.next_multiple_of(16);
+        let memory = Memory::open()?;
+        let handling = self.handling(isa, &memory)?;
+        let entry_length = (isa.entry_length() as u64).next_multiple_of(16);
+        let place = self.arenas.place(start, entry_length + MOST_COPIES)?;
+        let (slot, copies_at) = (place.word, place.code + entry_length);
         let copies = isa.copies(&found.displaced, &found.original, copies_at).map_err(Error::Code)?;
         if copies.code.len() as u64 > MOST_COPIES {
             return Err(Error::NoRoom(start));
@@ -242,21 +262,14 @@ impl All {
         let site: &'static Site = Box::leak(Box::new(Site {
             found: found.clone(),
             jump,
-            handling: place.code,
+            entry: place.code,
             copies: copies_at,
             slot,
-            next,
             listeners: AtomicPtr::new(null_mut()),
             replaced_by: AtomicU64::new(0),
         }));
-        let memory = Memory::open()?;
         let data = std::ptr::from_ref(site).expose_provenance() as u64;
-        let next_at = next.as_ptr().addr() as u64;
-        let handling = handling(isa, data, next_at, place.code)?;
-        if handling.len() as u64 > handling_length {
-            return Err(Error::NoRoom(start));
-        }
-        memory.write(place.code, &handling)?;
+        memory.write(place.code, &isa.entry(data, handling))?;
         memory.write(copies_at, &copies.code)?;
         memory.write(pad, &isa.pad(pad, slot.as_ptr().addr() as u64).map_err(Error::Code)?)?;
         site.direct();
@@ -266,25 +279,31 @@ impl All {
         traps::send_on(&to);
         Ok(site)
     }
-}
 
-fn handling(isa: &dyn Inside, data: u64, next: u64, at: u64) -> Result<Vec<u8>, Error> {
-    let dispatcher = dispatch as *const () as u64;
-    let handling = Handling { dispatcher, data, next, vectors: code::vectors() };
-    isa.handling(&handling, at).map_err(Error::Code)
+    /// The code that calls the dispatcher, for all sites.
+    fn handling(&mut self, isa: &dyn Inside, memory: &Memory) -> Result<u64, Error> {
+        if let Some(made) = self.handling {
+            return Ok(made);
+        }
+        let handling = Handling { dispatcher: dispatch as *const () as u64, vectors: code::vectors() };
+        let make = |at| isa.handling(&handling, at).map_err(Error::Code);
+        let length = make(0)?.len() as u64;
+        let place = self.arenas.place(handling.dispatcher, length)?;
+        memory.write(place.code, &make(place.code)?)?;
+        Ok(*self.handling.insert(place.code))
+    }
 }
 
 /// Called by handling code.
 extern "C" fn dispatch(saved: *mut Saved, site: u64) {
+    // SAFETY: sites stay for good; handling code has saved it, and waits.
+    let (site, saved) = unsafe { (&*std::ptr::with_exposed_provenance::<Site>(site as usize), &mut *saved) };
+    saved.way = site.next();
     threads::unless_inside(|own| {
-        // SAFETY: sites stay for good; handling code has saved it, and waits.
-        let (site, saved) =
-            unsafe { (&*std::ptr::with_exposed_provenance::<Site>(site as usize), &mut *saved) };
         let mut lanes = NO_LANES;
         if site.was_called(saved, &mut lanes) {
-            let next = site.next.load(Ordering::Acquire);
             // SAFETY: it is of a call at its entry.
-            if !unsafe { points::follow(own, saved, site, next, lanes) } {
+            if !unsafe { points::follow(own, saved, site, lanes) } {
                 threads::miss();
             }
         }
@@ -336,28 +355,43 @@ impl Site {
 }
 
 impl All {
-    /// Has a handler called there.
-    pub fn listen(&mut self, found: &Found, listener: &Arc<Listener>) -> Result<&'static Site, Error> {
-        let site = self.site(found)?;
-        let before = site.listeners();
-        let lane = match listener.follows() {
-            true => {
-                let is_free = |lane: &Lane| before.iter().all(|heard| heard.lane != Some(*lane));
-                Some((0..LANES as Lane).find(is_free).ok_or(Error::Full(site.found.function))?)
+    /// Has handlers called at all of these; for each, its site or what is in the way.
+    pub fn listen(&mut self, all: &[Found], listener: &Arc<Listener>) -> Vec<Result<&'static Site, Error>> {
+        let mut replaced = Vec::new();
+        let mut add = |found: &Found| {
+            let site = self.site(found)?;
+            let mut listeners = site.listeners();
+            // By whatever names they were found, it is one.
+            if listeners.iter().all(|heard| !Arc::ptr_eq(&heard.listener, listener)) {
+                let lane = lane_for(listener, &listeners, site)?;
+                listeners.push(Heard { listener: listener.clone(), lane });
+                replaced.extend(site.set_listeners(listeners));
             }
-            false => None,
+            Ok(site)
         };
-        let heard = Heard { listener: listener.clone(), lane };
-        site.set_listeners(before.iter().cloned().chain([heard]).collect());
-        site.settle().inspect_err(|_| site.set_listeners(before)).map(|()| site)
+        let mut results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
+        threads::drop_later(replaced);
+        let sites: Vec<&'static Site> = results.iter().flatten().copied().collect();
+        let mut settled = settle(&sites).into_iter();
+        let mut failed = Vec::new();
+        for result in results.iter_mut().filter(|result| result.is_ok()) {
+            if let (Some(Err(error)), Ok(site)) = (settled.next(), &result) {
+                failed.push(*site);
+                *result = Err(error);
+            }
+        }
+        self.ignore(&failed, listener);
+        results
     }
 
-    /// Has it called no longer.
-    pub fn ignore(&mut self, site: &'static Site, listener: &Arc<Listener>) {
+    /// Has them called no longer.
+    pub fn ignore(&mut self, sites: &[&'static Site], listener: &Arc<Listener>) {
         let stays = |one: &Heard| !Arc::ptr_eq(&one.listener, listener);
-        site.set_listeners(site.listeners().into_iter().filter(stays).collect());
-        // Where a thread blocks SIGTRAP by now the jump stays, and leads to the function's own instructions.
-        let _ = site.settle();
+        let without =
+            |site: &&'static Site| site.set_listeners(site.listeners().into_iter().filter(stays).collect());
+        threads::drop_later(sites.iter().filter_map(without).collect());
+        // Where a thread blocks SIGTRAP by now the jumps stay, and lead to the functions' own instructions.
+        settle(sites);
     }
 
     /// Has another function called instead.
@@ -369,12 +403,23 @@ impl All {
         let free = site.replaced_by.compare_exchange(0, with, Ordering::AcqRel, Ordering::Relaxed);
         free.map_err(|_| Error::Replaced(site.found.function))?;
         site.direct();
-        site.settle().inspect_err(|_| site.unreplace()).map(|()| site)
+        let settled = settle(&[site]).into_iter().collect::<Result<(), Error>>();
+        settled.inspect_err(|_| site.unreplace()).map(|()| site)
     }
 
     /// Has it called itself again.
     pub fn put_back(&mut self, site: &'static Site) {
         site.unreplace();
-        let _ = site.settle();
+        settle(&[site]);
     }
+}
+
+/// Under which number a listener follows the calls of a function, if it does.
+fn lane_for(listener: &Listener, others: &Listeners, site: &Site) -> Result<Option<Lane>, Error> {
+    if !listener.follows() {
+        return Ok(None);
+    }
+    let is_free = |lane: &Lane| others.iter().all(|heard| heard.lane != Some(*lane));
+    let free = (0..LANES as Lane).find(is_free);
+    free.map(Some).ok_or(Error::Full(site.found.function))
 }

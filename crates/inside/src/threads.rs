@@ -178,7 +178,10 @@ struct Waiting {
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
 /// Has `what` dropped when no thread can have it, which could be found by threads until now: by [`collect`].
-pub(crate) fn drop_later(what: Box<dyn Send>) {
+pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
+    if what.is_empty() {
+        return;
+    }
     if patch::refuse_seccomp().and_then(|()| patch::barrier()).is_err() {
         // Nothing is known of the others, so it stays.
         std::mem::forget(what);
@@ -190,7 +193,7 @@ pub(crate) fn drop_later(what: Box<dyn Send>) {
         .map(|record| (&record.passes, record.passes.load(Ordering::Acquire)))
         .filter(|(_, passes)| passes & 1 != 0)
         .collect();
-    waiting().push(Waiting { what, threads });
+    waiting().push(Waiting { what: Box::new(what), threads });
 }
 
 /// Drops what no thread has any more. Not by who is busy: what is dropped may take probes out.

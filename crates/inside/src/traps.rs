@@ -152,8 +152,9 @@ pub(crate) fn refuse_blocked() -> Result<(), Error> {
     }
 }
 
-/// For how long threads may block all signals without being taken for those that mean it: the C library does so while it makes another.
-const BLOCKED_FOR_A_MOMENT: Duration = Duration::from_millis(100);
+/// For how long threads may block all signals without being taken for those that mean it: the C library does so while it makes another, which may wait
+/// for a processor.
+const BLOCKED_FOR_A_MOMENT: Duration = Duration::from_secs(1);
 
 /// A thread that blocks SIGTRAP now.
 fn blocking() -> Result<Option<i32>, Error> {

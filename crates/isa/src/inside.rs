@@ -3,10 +3,11 @@
 //! ```text
 //!     site:      jmp pad                        over displaced instructions
 //!     pad:       jmp [slot]                     where the bytes of that jump say; see below
-//!     slot:      the handling code, or the function that replaces this one
-//!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on by [next], or returns, or goes by a point
-//!     next:      the copies of the displaced instructions, or the function that replaces this one
-//!     copies:    …, and the way back behind the displaced instructions
+//!     slot:      the entry, or the copies, or the function that replaces this one
+//!     entry:     says which site it is; jmp handling
+//!     copies:    the displaced instructions, and the way back behind them
+//!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on where that says: at the copies, at the function
+//!                that replaces this one, by a point, or at the caller
 //!
 //!     point:     drops the return address, calls [target], and goes on at the end
 //!     end:       saves everything, calls its dispatcher, puts everything back, and returns
@@ -27,7 +28,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Saved {
-    /// What is done behind the dispatcher: 0 goes on, [`RETURNS`] returns to the caller, and anything else is an address to go on at.
+    /// What is done behind the dispatcher, which has to say it: [`RETURNS`] returns to the caller, and anything else is an address to go on at.
     pub way: u64,
     /// The general registers, by their numbers in code. The stack pointer is as it was at the probe, and is not put back.
     pub general: [u64; 16],
@@ -59,12 +60,8 @@ pub struct Vectors {
 /// What handling code is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Handling {
-    /// Address of the dispatcher, an `extern "C" fn(*mut Saved, u64)`.
+    /// Address of the dispatcher, an `extern "C" fn(*mut Saved, u64)`. The second argument is what an entry says.
     pub dispatcher: u64,
-    /// Its second argument.
-    pub data: u64,
-    /// Address of the word that tells where it goes on.
-    pub next: u64,
     /// What the processor has beyond the low 128 bits of its vector registers; `None`: nothing.
     pub vectors: Option<Vectors>,
 }
@@ -138,11 +135,17 @@ pub trait Inside: Sync {
     /// They cannot run there.
     fn copies(&self, displaced: &Displaced, original: &[u8], at: u64) -> Result<Copies, Reason>;
 
-    /// Handling code for the address `at`.
+    /// Handling code, for all sites, for the address `at`.
     ///
     /// # Errors
-    /// `next` is out of its reach.
+    /// It cannot be made.
     fn handling(&self, handling: &Handling, at: u64) -> Result<Vec<u8>, Reason>;
+
+    /// Bytes of an entry.
+    fn entry_length(&self) -> usize;
+
+    /// What says `data` to the handling code at an address.
+    fn entry(&self, data: u64, handling: u64) -> Vec<u8>;
 
     /// Points for the address `at`.
     ///

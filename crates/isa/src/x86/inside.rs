@@ -14,7 +14,7 @@ use crate::inside::{Copies, Ends, Handling, Inside, Points, RETURNS, Saved, VECT
 use crate::{Displaced, Reason};
 use alloc::vec::Vec;
 use core::mem::{offset_of, size_of};
-use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register, code_asm::*};
+use iced_x86::{IcedError, code_asm::*};
 
 /// 64-bit mode.
 pub(super) struct Wide;
@@ -28,8 +28,13 @@ const PAD_LENGTH: usize = 6;
 /// `jmp [rip]` over the address that follows it.
 const FAR_JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
-/// What is saved, below the stack pointer of the probe.
-const FRAME: i32 = size_of::<Saved>().next_multiple_of(16) as i32;
+/// `mov dword ptr [rsp+disp8], imm32`
+const STORE_LENGTH: usize = 8;
+
+/// What is saved, below the stack pointer of the probe. The word at its end is that which an entry says, and later where it goes on: where handlers of signals
+/// leave alone what a function may keep there, and nobody keeps anything at an entry.
+const FRAME: i32 = (size_of::<Saved>() + 8).next_multiple_of(16) as i32;
+const WORD: i32 = FRAME - 8;
 
 /// Components of XCR0, as XGETBV tells which are in use: halves of the registers up to 256 bits, up to 512, the sixteen others, and masks.
 const YMM_HIGH: u32 = 1 << 2;
@@ -76,6 +81,18 @@ impl Inside for Wide {
         Ok(assembler.finish()?.code().to_vec())
     }
 
+    fn entry_length(&self) -> usize {
+        2 * STORE_LENGTH + FAR_JUMP.len() + size_of::<u64>()
+    }
+
+    fn entry(&self, data: u64, handling: u64) -> Vec<u8> {
+        let half = |below: u8, shift: u32| {
+            [&[0xc7, 0x44, 0x24, below][..], &(((data >> shift) as u32).to_le_bytes())].concat()
+        };
+        // `mov dword ptr [rsp-8], …` and the other half.
+        [half(0xf8, 0), half(0xfc, 32), FAR_JUMP.to_vec(), handling.to_le_bytes().to_vec()].concat()
+    }
+
     fn points(&self, ends: &Ends, at: u64) -> Result<Points, Reason> {
         points::make(ends, at)
     }
@@ -108,30 +125,22 @@ fn vector(number: usize) -> i32 {
 }
 
 fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
-    let [mut elsewhere, mut far] = [(); 2].map(|()| a.create_label());
+    let mut returns = a.create_label();
     save(a, handling.vectors)?;
     a.mov(rdi, rbp)?;
-    a.mov(rsi, handling.data)?;
+    a.mov(rsi, qword_ptr(rbp + WORD))?;
     a.mov(rax, handling.dispatcher)?;
     a.call(rax)?;
     put_back_vectors(a, handling.vectors)?;
-    let way = qword_ptr(rbp + offset_of!(Saved, way) as i32);
-    a.cmp(way, 0)?;
-    a.jne(elsewhere)?;
-    put_back(a)?;
-    let next = MemoryOperand::with_base_displ(Register::RIP, handling.next.cast_signed());
-    a.add_instruction(Instruction::with1(Code::Jmp_rm64, next)?)?;
-    a.set_label(&mut elsewhere)?;
-    a.mov(rax, way)?;
+    a.mov(rax, qword_ptr(rbp + offset_of!(Saved, way) as i32))?;
     a.cmp(rax, RETURNS as i32)?;
-    a.jne(far)?;
+    a.je(returns)?;
+    a.mov(qword_ptr(rbp + WORD), rax)?;
     put_back(a)?;
-    a.ret()?;
-    a.set_label(&mut far)?;
-    // Below the stack pointer, where handlers of signals leave alone what a function may keep there.
-    a.mov(qword_ptr(rbp + FRAME - 8), rax)?;
+    a.jmp(qword_ptr(rsp - (FRAME - WORD)))?;
+    a.set_label(&mut returns)?;
     put_back(a)?;
-    a.jmp(qword_ptr(rsp - 8))
+    a.ret()
 }
 
 /// Saves everything, with rbp at it.
@@ -146,7 +155,6 @@ fn save(a: &mut CodeAssembler, longer: Option<Vectors>) -> Result<(), IcedError>
     a.lahf()?;
     a.seto(al)?;
     a.mov(at(offset_of!(Saved, flags)), rax)?;
-    a.mov(at(offset_of!(Saved, way)), 0)?;
     a.lea(rax, qword_ptr(rbp + FRAME))?;
     a.mov(qword_ptr(rbp + general(RSP)), rax)?;
     a.and(rsp, -64)?;
