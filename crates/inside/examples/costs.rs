@@ -53,6 +53,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(replacement);
     println!("taken out             {:+6.2} ns", call() - bare);
 
+    for round in ["the C library's", "the same again"] {
+        let start = Instant::now();
+        let all = inside.on("libc.so*:*", |_| {})?;
+        let (functions, within) = (all.functions(), start.elapsed());
+        let start = Instant::now();
+        drop(all);
+        println!(
+            "{round}: {functions} functions in within {within:.1?}, and out within {:.1?}",
+            start.elapsed()
+        );
+    }
+
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..8 {

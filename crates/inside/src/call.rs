@@ -1,5 +1,6 @@
 //! What a handler sees of a call, and what it can change.
 
+use crate::points;
 use std::marker::PhantomData;
 use trapless_isa::inside::{RETURNS, Saved, VECTOR_STRIDE};
 
@@ -29,13 +30,13 @@ pub struct Return<'r> {
 
 /// The thread's `errno`, which is put back when this is dropped: what handlers do does not change it.
 #[derive(Debug)]
-struct Errno {
+pub(crate) struct Errno {
     at: *mut i32,
     value: i32,
 }
 
 impl Errno {
-    fn now() -> Self {
+    pub fn now() -> Self {
         // SAFETY: the call takes nothing, and gives the address of a number of this thread's.
         unsafe {
             let at = libc::__errno_location();
@@ -182,7 +183,8 @@ impl Call<'_> {
         // SAFETY: at an entry the return address is on top of the stack.
         let address =
             unsafe { std::ptr::with_exposed_provenance::<u64>(self.stack_pointer() as usize).read() };
-        std::ptr::with_exposed_provenance(address as usize)
+        // A function that is followed may have gone on in this one.
+        std::ptr::with_exposed_provenance(points::home(address) as usize)
     }
 
     /// The stack pointer, at which the return address lies.

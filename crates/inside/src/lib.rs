@@ -52,7 +52,11 @@
 //! - A handler comes back: one that leaves by `longjmp` or ends its thread keeps what was taken out meanwhile until the thread has ended.
 //! - A library stays loaded while a function of it is probed. What is loaded in its place is not touched.
 //! - The functions of Rust's own libraries in the program that has this crate, and the dynamic loader's, are left alone.
-//! - Handlers of signals that interrupt a handler, or the code around it, see that code.
+//! - Handlers of signals that interrupt a handler, or the code around it, see that code, and their walks of the stack end there. They pass calls that are
+//!   followed.
+//! - A thread is not to be cancelled (`pthread_cancel`) while it is in a handler.
+//! - Calls are followed only where there is one unwinder, the system's (`libgcc_s.so`), and no stack is copied away (greenlets). Libraries that bring another one,
+//!   or do that, are not to be loaded later.
 //!
 //! | module | question it answers |
 //! |---|---|
@@ -64,7 +68,8 @@
 //! | `code` | where do copies lie, and the words that they go by? |
 //! | `call` | what does a handler see, and what can it change? |
 //! | `points` | which calls are under way whose return has a handler? |
-//! | `unwind` | how does an exception pass those? |
+//! | `object` | where do unwinders find those? |
+//! | `unwind` | how does an exception leave them? |
 //! | `threads` | who is in a handler? |
 //! | `busy` | who changes probes, and what of that does a forked child find? |
 
@@ -73,6 +78,7 @@ mod call;
 mod code;
 mod error;
 mod find;
+mod object;
 mod patch;
 mod points;
 mod room;
@@ -109,7 +115,8 @@ pub fn inside() -> Result<Inside, Error> {
 pub struct Inside(());
 
 impl Inside {
-    /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass.
+    /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass; for handlers at returns also
+    /// `memfd_create`, `process_vm_readv` and `mincore`.
     ///
     /// # Errors
     /// As [`inside`].
@@ -122,6 +129,7 @@ impl Inside {
         code::instructions().ok_or(Error::Machine)?;
         patch::refuse_seccomp()?;
         patch::register()?;
+        threads::of_this_process();
         Ok(self)
     }
 
@@ -157,7 +165,7 @@ impl Inside {
     /// or that are left by an exception or `longjmp`, it is not called.
     ///
     /// # Errors
-    /// As [`Self::on`]; an exception could not pass; there is a shadow stack.
+    /// As [`Self::on`]; exceptions could not pass, as there is another unwinder.
     pub fn on_return(
         self,
         pattern: &str,
@@ -296,9 +304,9 @@ fn at_both<T: Copy + Send + 'static>(
         unsafe { kept.as_mut_ptr().cast::<T>().write(enter(call)) };
         kept
     };
-    // SAFETY: it was written at the entry.
     let leave = move |returned: &mut Return<'_>, kept: Kept| {
-        leave(returned, unsafe { kept.as_ptr().cast::<T>().read() })
+        // SAFETY: it was written at the entry.
+        leave(returned, unsafe { kept.as_ptr().cast::<T>().read() });
     };
     Listener::new(Box::new(enter), Some(Box::new(leave)))
 }
@@ -323,7 +331,8 @@ impl Probe {
     }
 
     /// How many calls of functions with handlers were let go without, in the whole process so far: more than 4096 threads had handlers called, or
-    /// more than 32,768 calls were to be followed to their return at a time.
+    /// more than 32,768 calls were to be followed to their return at a time (of those that `longjmp` leaves some may count as under way), or 64 that go on in
+    /// each other; and all calls of children that were made without the C library's `fork`, before they ask for probes themselves.
     pub fn missed(&self) -> u64 {
         threads::missed()
     }

@@ -7,14 +7,13 @@
 
 use crate::call::Return;
 use crate::code::{self, instructions};
-use crate::patch::Memory;
+use crate::object::{self, Sizes};
 use crate::site::{Lane, Site};
 use crate::threads::{self, Record};
 use crate::{Error, unwind};
-use rustix::fs::{Mode, OFlags};
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use trapless_isa::inside::{Ends, Saved};
@@ -28,10 +27,10 @@ pub(crate) const LANES: usize = 4;
 /// For each of those whose handler at the entry was called: when it began to listen, which no two did at once, and what it keeps. 0: nobody's.
 pub(crate) type Lanes = [(u64, Kept); LANES];
 
-/// A call that is followed.
+/// What unwinders and the point's own code know of a call that is followed: as long as the point.
 #[repr(C)]
-pub(crate) struct Point {
-    /// Where it was called from, which unwinders read; or another point's address, where a function that is followed has gone on in this one.
+struct Front {
+    /// Where it was called from.
     home: AtomicU64,
     /// What the point calls.
     target: AtomicU64,
@@ -39,14 +38,28 @@ pub(crate) struct Point {
     slot: AtomicU64,
     /// What it is used for, in the two lowest bits, and how often it was given back.
     uses: AtomicU64,
+}
+
+/// What else is known of it.
+struct Back {
     site: AtomicPtr<Site>,
     /// The next one in a list of those that are free, from 1 on; 0: none.
     next: AtomicU32,
+    /// The one whose call has gone on in this one by a jump, from 1 on; 0: none. And how many there are.
+    below: AtomicU32,
+    depth: AtomicU32,
     lanes: UnsafeCell<Lanes>,
 }
 
 // SAFETY: the lanes are read and written by the one thread that has the point.
-unsafe impl Sync for Point {}
+unsafe impl Sync for Back {}
+
+#[derive(Clone, Copy)]
+struct Point {
+    index: u32,
+    front: &'static Front,
+    back: &'static Back,
+}
 
 /// What a point is used for: a call that is under way; one whose handlers are being called. 0: nothing.
 const UNDER_WAY: u64 = 1;
@@ -55,6 +68,9 @@ const STATE: u64 = 3;
 
 /// Calls that can be followed at a time, in all threads together. Memory for more would have to be asked for.
 const MOST: u32 = 32_768;
+
+/// Calls that go on in each other by jumps, and are followed.
+const DEEPEST: u32 = 64;
 
 /// Points that a thread keeps at hand: so many are got at once, and not more than so many are kept.
 const BATCH: u32 = 4;
@@ -65,10 +81,11 @@ const FEW: u64 = 1024;
 
 /// All points, and their code.
 struct Pool {
-    known: &'static [Point],
+    fronts: &'static [Front],
+    backs: &'static [Back],
     /// Address of the first one's code, what is on the stack of its call, and bytes to the next one's.
     code: u64,
-    back: u64,
+    on_stack: u64,
     length: u64,
     /// How many were used so far; the others are free.
     fresh: AtomicU32,
@@ -97,14 +114,14 @@ impl Cache {
     }
 
     fn put(&self, pool: &Pool, index: u32) {
-        pool.known[index as usize].next.store(self.first.load(Ordering::Relaxed), Ordering::Relaxed);
+        pool.backs[index as usize].next.store(self.first.load(Ordering::Relaxed), Ordering::Relaxed);
         self.first.store(index + 1, Ordering::Relaxed);
         self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     fn take(&self, pool: &Pool) -> Option<u32> {
         let index = self.first.load(Ordering::Relaxed).checked_sub(1)?;
-        self.first.store(pool.known[index as usize].next.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.first.store(pool.backs[index as usize].next.load(Ordering::Relaxed), Ordering::Relaxed);
         self.count.store(self.count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         Some(index)
     }
@@ -117,71 +134,49 @@ pub(crate) fn ready() -> Result<(), Error> {
     }
     let isa = instructions().ok_or(Error::Machine)?;
     // What lies behind the points is little.
-    const BEHIND: usize = 16 << 10;
-    const CODE: usize = (MOST as usize * 32) + BEHIND;
-    const KNOWN: usize = (MOST as usize * size_of::<Point>()).next_multiple_of(4096);
-    let start = reserve(CODE + KNOWN)?;
-    let known_at = start + CODE as u64;
+    const BEHIND: u64 = 16 << 10;
+    const FRONTS: u64 = MOST as u64 * size_of::<Front>() as u64;
+    const BACKS: u64 = MOST as u64 * size_of::<Back>() as u64;
+    let sizes = Sizes { code: FRONTS + BEHIND, known: FRONTS + BACKS };
     let ends = Ends {
         dispatcher: leave as *const () as u64,
         unwound: unwound as *const () as u64,
         resume: unwind::resume(),
         personality: unwind::personality(),
         count: MOST,
-        known: known_at,
-        stride: size_of::<Point>() as u32,
-        target: offset_of!(Point, target) as u32,
+        known: sizes.known_at(),
+        target: offset_of!(Front, target) as u32,
         vectors: code::vectors(),
     };
-    let made = || {
-        let points = isa.points(&ends, start).map_err(Error::Code)?;
-        if points.code.len() > CODE {
-            return Err(Error::NoRoom(start));
-        }
-        protect(start, CODE, libc::PROT_READ | libc::PROT_EXEC)?;
-        protect(known_at, KNOWN, libc::PROT_READ | libc::PROT_WRITE)?;
-        Memory::open()?.write(start, &points.code)?;
-        unwind::tell(&points, start)?;
-        // SAFETY: the memory is mapped, stays for good and is all 0, which is a point.
-        let known = unsafe {
-            let first = std::ptr::with_exposed_provenance(known_at as usize);
-            std::slice::from_raw_parts(first, MOST as usize)
-        };
-        Ok(Pool {
-            known,
-            code: start,
-            back: start + u64::from(points.back),
-            length: points.length.into(),
-            fresh: AtomicU32::new(0),
-            free: AtomicU64::new(0),
-            let_go: AtomicU64::new(0),
-        })
+    let points = isa.points(&ends, object::CODE, object::TABLE).map_err(Error::Code)?;
+    if points.code.len() as u64 > sizes.code || u64::from(points.length) != size_of::<Front>() as u64 {
+        return Err(Error::Machine);
+    }
+    let base = object::load(&points, sizes)?;
+    let code = base + object::CODE;
+    unwind::is_told(&points, code)?;
+    // SAFETY: the library has that memory, which stays for good and is all 0: that is a point.
+    let (fronts, backs) = unsafe {
+        let known = (base + sizes.known_at()) as usize;
+        let [fronts, backs] = [known, known + FRONTS as usize];
+        let count = MOST as usize;
+        (
+            std::slice::from_raw_parts(std::ptr::with_exposed_provenance(fronts), count),
+            std::slice::from_raw_parts(std::ptr::with_exposed_provenance(backs), count),
+        )
     };
-    let pool = made().inspect_err(|_| give_back(start, CODE + KNOWN))?;
+    let pool = Pool {
+        fronts,
+        backs,
+        code,
+        on_stack: code + u64::from(points.back),
+        length: points.length.into(),
+        fresh: AtomicU32::new(0),
+        free: AtomicU64::new(0),
+        let_go: AtomicU64::new(0),
+    };
     POOL.store(Box::into_raw(Box::new(pool)), Ordering::Release);
     Ok(())
-}
-
-fn reserve(size: usize) -> Result<u64, Error> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: memory of our own, where the kernel has room.
-    match unsafe { libc::mmap(null_mut(), size, libc::PROT_NONE, flags, -1, 0) } {
-        libc::MAP_FAILED => Err(Error::last("mmap")),
-        at => Ok(at.expose_provenance() as u64),
-    }
-}
-
-fn protect(at: u64, size: usize, protection: i32) -> Result<(), Error> {
-    // SAFETY: the memory is our own, and nobody has it yet.
-    match unsafe { libc::mprotect(std::ptr::without_provenance_mut(at as usize), size, protection) } {
-        0 => Ok(()),
-        _ => Err(Error::last("mprotect")),
-    }
-}
-
-fn give_back(at: u64, size: usize) {
-    // SAFETY: as above.
-    unsafe { libc::munmap(std::ptr::without_provenance_mut(at as usize), size) };
 }
 
 /// Has the call that handling code has saved go by a point to where it would go on; whether there is one for it.
@@ -190,32 +185,48 @@ fn give_back(at: u64, size: usize) {
 /// `saved` is of a call at its entry, by the thread whose record is `own`.
 pub(crate) unsafe fn follow(own: &Record, saved: &mut Saved, site: &'static Site, lanes: Lanes) -> bool {
     let Some(pool) = pool() else { return false };
-    let Some(index) = pool.take(&own.points) else { return false };
-    let point = &pool.known[index as usize];
     let at = saved.general[crate::call::RSP];
     let slot: *mut u64 = std::ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: at an entry the stack pointer is at the return address, which is the function's by now; a point that was taken is this thread's.
+    // SAFETY: at an entry the stack pointer is at the return address, which is the function's by now.
+    let there = unsafe { slot.read_volatile() };
+    let below = pool.of(there);
+    let depth = below.map_or(0, |below| below.back.depth.load(Ordering::Relaxed) + 1);
+    if depth >= DEEPEST {
+        return false;
+    }
+    let Some(point) = pool.take(&own.points) else { return false };
+    let Point { index, front, back } = point;
+    let home = below.map_or(there, |below| below.front.home.load(Ordering::Relaxed));
+    front.home.store(home, Ordering::Relaxed);
+    front.target.store(saved.way, Ordering::Relaxed);
+    front.slot.store(at, Ordering::Relaxed);
+    back.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
+    back.below.store(below.map_or(0, |below| below.index + 1), Ordering::Relaxed);
+    back.depth.store(depth, Ordering::Relaxed);
+    // SAFETY: a point that was taken is this thread's, and so is the slot.
     unsafe {
-        point.home.store(slot.read_volatile(), Ordering::Relaxed);
-        *point.lanes.get() = lanes;
-        point.target.store(saved.way, Ordering::Relaxed);
-        point.slot.store(at, Ordering::Relaxed);
-        point.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
-        slot.write_volatile(pool.back + u64::from(index) * pool.length);
+        *back.lanes.get() = lanes;
+        slot.write_volatile(pool.on_stack + u64::from(index) * pool.length);
     }
     // Behind what stands on the stack: whoever finds it under way finds that there.
     point.set(UNDER_WAY);
-    saved.way = pool.code + u64::from(index) * pool.length;
+    (saved.way, saved.by_point) = (pool.code + u64::from(index) * pool.length, 1);
     true
 }
 
+/// Where a function goes back to, by what is on the stack for it.
+pub(crate) fn home(there: u64) -> u64 {
+    let point = pool().and_then(|pool| pool.of(there));
+    point.map_or(there, |point| point.front.home.load(Ordering::Relaxed))
+}
+
 impl Point {
-    fn state(&self) -> u64 {
-        self.uses.load(Ordering::Acquire) & STATE
+    fn state(self) -> u64 {
+        self.front.uses.load(Ordering::Acquire) & STATE
     }
 
-    fn set(&self, state: u64) {
-        self.uses.store(self.uses.load(Ordering::Relaxed) & !STATE | state, Ordering::Release);
+    fn set(self, state: u64) {
+        self.front.uses.store(self.front.uses.load(Ordering::Relaxed) & !STATE | state, Ordering::Release);
     }
 }
 
@@ -225,22 +236,27 @@ fn freed(uses: u64) -> u64 {
 }
 
 impl Pool {
+    fn at(&self, index: u32) -> Point {
+        Point { index, front: &self.fronts[index as usize], back: &self.backs[index as usize] }
+    }
+
     /// The point of which this stands on a stack.
-    fn of(&self, address: u64) -> Option<(u32, &'static Point)> {
-        let offset = address.wrapping_sub(self.back);
+    fn of(&self, there: u64) -> Option<Point> {
+        let offset = there.wrapping_sub(self.on_stack);
         let index = offset / self.length;
-        let is_one = offset.is_multiple_of(self.length) && index < self.known.len() as u64;
-        is_one.then(|| (index as u32, &self.known[index as usize]))
+        let is_one = offset.is_multiple_of(self.length) && index < u64::from(MOST);
+        is_one.then(|| self.at(index as u32))
     }
 
-    /// From what stands on a stack, the points that the call goes back by, each with its index; the last one's home is the caller.
-    fn chain(&self, address: u64) -> impl Iterator<Item = (u32, &'static Point)> {
-        std::iter::successors(self.of(address), |(_, point)| self.of(point.home.load(Ordering::Relaxed)))
-            .take(self.known.len())
+    /// The point that stands on a stack, and those whose calls have gone on in it.
+    fn chain(&self, there: u64) -> impl Iterator<Item = Point> {
+        let below = |point: &Point| point.back.below.load(Ordering::Relaxed).checked_sub(1);
+        std::iter::successors(self.of(there), move |point| Some(self.at(below(point)?)))
+            .take(DEEPEST as usize)
     }
 
-    fn take(&self, own: &Cache) -> Option<u32> {
-        own.take(self).or_else(|| self.take_more(own))
+    fn take(&self, own: &Cache) -> Option<Point> {
+        own.take(self).or_else(|| self.take_more(own)).map(|index| self.at(index))
     }
 
     #[cold]
@@ -260,7 +276,7 @@ impl Pool {
     fn take_shared(&self) -> Option<u32> {
         let mut free = self.free.load(Ordering::Acquire);
         while let Some(index) = (free as u32).checked_sub(1) {
-            let next = self.known[index as usize].next.load(Ordering::Relaxed);
+            let next = self.backs[index as usize].next.load(Ordering::Relaxed);
             let changed = ((free >> 32) + 1) << 32 | u64::from(next);
             match self.free.compare_exchange(free, changed, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(index),
@@ -274,7 +290,7 @@ impl Pool {
     fn give_shared(&self, index: u32) {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
-            self.known[index as usize].next.store(free as u32, Ordering::Relaxed);
+            self.backs[index as usize].next.store(free as u32, Ordering::Relaxed);
             let changed = ((free >> 32) + 1) << 32 | u64::from(index + 1);
             match self.free.compare_exchange(free, changed, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -284,18 +300,17 @@ impl Pool {
     }
 
     /// A call is over. `own`: this thread's, unless it is in the midst of taking or giving one.
-    fn give(&self, own: Option<&Cache>, index: u32) {
-        let point = &self.known[index as usize];
-        point.uses.store(freed(point.uses.load(Ordering::Relaxed)), Ordering::Release);
+    fn give(&self, own: Option<&Cache>, point: Point) {
+        let uses = &point.front.uses;
+        uses.store(freed(uses.load(Ordering::Relaxed)), Ordering::Release);
         match own.filter(|own| own.count.load(Ordering::Relaxed) < KEPT) {
-            Some(own) => own.put(self, index),
-            None => self.give_shared(index),
+            Some(own) => own.put(self, point.index),
+            None => self.give_shared(point.index),
         }
     }
 
     /// Looks for points that nobody gives back.
     fn sweep(&self) {
-        static SWEEPING: AtomicBool = AtomicBool::new(false);
         if SWEEPING.swap(true, Ordering::Acquire) {
             return;
         }
@@ -309,20 +324,18 @@ impl Pool {
                 give(index);
             }
         });
-        if let Some(memory) = Stacks::open() {
-            let used = self.fresh.load(Ordering::Relaxed);
-            for (index, point) in (0..used).zip(self.known) {
-                let uses = point.uses.load(Ordering::Acquire);
-                // Only if it has been the same call all the time.
-                if uses & STATE == UNDER_WAY
-                    && self.is_left(&memory, index, point)
-                    && point
-                        .uses
-                        .compare_exchange(uses, freed(uses), Ordering::AcqRel, Ordering::Relaxed)
-                        .is_ok()
-                {
-                    give(index);
-                }
+        let used = self.fresh.load(Ordering::Relaxed);
+        for point in (0..used).map(|index| self.at(index)) {
+            let uses = point.front.uses.load(Ordering::Acquire);
+            if uses & STATE != UNDER_WAY {
+                continue;
+            }
+            let Ok(is_left) = self.is_left(point) else { break };
+            let exchange =
+                |to| point.front.uses.compare_exchange(uses, to, Ordering::AcqRel, Ordering::Relaxed);
+            // Only if it has been the same call all the time.
+            if is_left && exchange(freed(uses)).is_ok() {
+                give(point.index);
             }
         }
         self.let_go.store(if found < FEW { FEW } else { 0 }, Ordering::Relaxed);
@@ -330,38 +343,62 @@ impl Pool {
     }
 
     /// Whether what was put on the stack for a call stands there no more, by itself or behind that of a function that it has gone on in.
-    fn is_left(&self, memory: &Stacks, index: u32, point: &Point) -> bool {
-        let slot = point.slot.load(Ordering::Relaxed);
-        let Some(there) = memory.word(slot) else { return true };
-        for (other, next) in self.chain(there) {
-            if other == index {
-                return false;
+    fn is_left(&self, point: Point) -> Result<bool, Unread> {
+        let slot = point.front.slot.load(Ordering::Relaxed);
+        let Some(there) = word(slot)? else { return Ok(true) };
+        for next in self.chain(there) {
+            if next.index == point.index {
+                return Ok(false);
             }
-            let uses = next.uses.load(Ordering::Acquire);
-            match uses & STATE {
-                UNDER_WAY if next.slot.load(Ordering::Relaxed) != slot => return true,
+            match next.state() {
+                UNDER_WAY if next.front.slot.load(Ordering::Relaxed) != slot => return Ok(true),
                 UNDER_WAY => {}
                 // It comes or goes: nothing is known.
-                _ => return false,
+                _ => return Ok(false),
             }
         }
-        true
+        Ok(true)
     }
 }
 
-/// Our own memory, of which parts may be gone. Without the C library, which may end the thread there (`pthread_cancel`).
-struct Stacks(OwnedFd);
+/// Somebody sweeps.
+static SWEEPING: AtomicBool = AtomicBool::new(false);
 
-impl Stacks {
-    fn open() -> Option<Self> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open(c"/proc/self/mem", flags, Mode::empty()).ok().map(Self)
-    }
+/// In a forked child, which has one thread only.
+pub(crate) fn in_child() {
+    SWEEPING.store(false, Ordering::Release);
+}
 
-    fn word(&self, at: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        let read = rustix::io::pread(&self.0, &mut bytes, at).ok()?;
-        (read == bytes.len()).then(|| u64::from_ne_bytes(bytes))
+/// Memory could not be read, and it is not because there is none.
+struct Unread;
+
+/// A word of a stack that may be gone; `None`: it is.
+fn word(at: u64) -> Result<Option<u64>, Unread> {
+    let mut word = 0u64;
+    let [own, other] = [(&raw mut word).cast(), std::ptr::with_exposed_provenance_mut(at as usize)]
+        .map(|base| libc::iovec { iov_base: base, iov_len: 8 });
+    // SAFETY: one word is written where one is; another may be read that is not there. Neither call ends a thread that is to be cancelled.
+    unsafe {
+        let read = libc::syscall(
+            libc::SYS_process_vm_readv,
+            libc::getpid(),
+            &raw const own,
+            1,
+            &raw const other,
+            1,
+            0,
+        );
+        if read == 8 {
+            return Ok(Some(word));
+        }
+        const PAGE: u64 = 4096;
+        let mut resident = 0u8;
+        let page = std::ptr::without_provenance_mut::<c_void>((at & !(PAGE - 1)) as usize);
+        let seen = libc::syscall(libc::SYS_mincore, page, PAGE, &raw mut resident);
+        match seen != 0 && *libc::__errno_location() == libc::ENOMEM {
+            true => Ok(None),
+            false => Err(Unread),
+        }
     }
 }
 
@@ -375,37 +412,33 @@ pub(crate) struct Ended {
 ///
 /// # Safety
 /// At `slot` there is the address of a point whose call has come back or was left.
-unsafe fn end(slot: *mut u64, mut work: impl FnMut(&Record, Ended)) {
+unsafe fn end(slot: *mut u64, state: u64, mut work: impl FnMut(Ended)) {
     let Some(pool) = pool() else { return };
     // SAFETY: as the caller says.
     let there = unsafe { slot.read_volatile() };
-    let mut home = there;
-    for (_, point) in pool.chain(there) {
-        point.set(ENDING);
-        home = point.home.load(Ordering::Relaxed);
-    }
+    // One that is not under way has come back before, by a copy of its stack.
+    let are_own =
+        pool.chain(there).take_while(|point| point.state() == state).map(|point| point.set(ENDING)).count();
     // SAFETY: the slot is nobody's, since the call has come back.
-    unsafe { slot.write_volatile(home) };
-    let mut left = pool.chain(there);
+    unsafe { slot.write_volatile(home(there)) };
+    let mut left = pool.chain(there).take(are_own);
     let mut next = left.next();
-    while let Some((index, point)) = next {
-        if point.state() != ENDING {
-            break;
-        }
-        // By its home the next one is found, which is another call's as soon as it was given back.
+    while let Some(point) = next {
+        // Found ahead of giving this one back: it is another call's then.
         next = left.next();
-        // SAFETY: the point is this thread's until it is given back; sites stay.
-        let (site, lanes) = unsafe { (point.site.load(Ordering::Relaxed).as_ref(), *point.lanes.get()) };
         let mut is_given = false;
         threads::unless_inside(|own| {
+            // SAFETY: the point is this thread's until it is given back; sites stay.
+            let (site, lanes) =
+                unsafe { (point.back.site.load(Ordering::Relaxed).as_ref(), *point.back.lanes.get()) };
             if let Some(site) = site {
-                work(own, Ended { site, lanes });
+                work(Ended { site, lanes });
             }
-            pool.give(Some(&own.points), index);
+            pool.give(Some(&own.points), point);
             is_given = true;
         });
         if !is_given {
-            pool.give(None, index);
+            pool.give(None, point);
         }
     }
 }
@@ -415,7 +448,7 @@ extern "C" fn leave(saved: *mut Saved) {
     // SAFETY: the code has saved it, with the stack pointer at the slot, and waits.
     unsafe {
         let slot = std::ptr::with_exposed_provenance_mut((*saved).general[crate::call::RSP] as usize);
-        end(slot, |_, ended| {
+        end(slot, UNDER_WAY, |ended| {
             let mut returned = Return::new(saved, ended.site.function());
             ended.site.has_returned(&ended.lanes, &mut returned);
         });
@@ -424,13 +457,14 @@ extern "C" fn leave(saved: *mut Saved) {
 
 /// An unwinder is about to leave a call, and to write over what is on the stack for it.
 pub(crate) fn are_left(on_stack: u64) {
-    pool().into_iter().flat_map(|pool| pool.chain(on_stack)).for_each(|(_, point)| point.set(ENDING));
+    let chain = pool().into_iter().flat_map(|pool| pool.chain(on_stack));
+    chain.take_while(|point| point.state() == UNDER_WAY).for_each(|point| point.set(ENDING));
 }
 
 /// Called where an unwinder has left a call.
 extern "C" fn unwound(slot: *mut u64) {
     // SAFETY: as the code has it.
-    unsafe { end(slot, |_, ended| ended.site.was_left(&ended.lanes)) };
+    unsafe { end(slot, ENDING, |ended| ended.site.was_left(&ended.lanes)) };
 }
 
 /// What nobody has entered.

@@ -1,6 +1,6 @@
 //! What stands at a function, and what it is there for.
 
-use crate::call::{Call, Return};
+use crate::call::{Call, Errno, Return};
 use crate::code::{self, Arenas, instructions};
 use crate::find::Found;
 use crate::patch::{self, Jump, Memory, Stands};
@@ -302,6 +302,8 @@ extern "C" fn dispatch(saved: *mut Saved, site: u64) {
     threads::unless_inside(|own| {
         let mut lanes = NO_LANES;
         if site.was_called(saved, &mut lanes) {
+            // What is asked of the kernel for a point may change it.
+            let _errno = Errno::now();
             // SAFETY: it is of a call at its entry.
             if !unsafe { points::follow(own, saved, site, lanes) } {
                 threads::miss();

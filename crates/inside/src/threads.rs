@@ -6,7 +6,8 @@
 //!
 //! Nothing is asked of the C library for a record, since a thread may be anywhere in it when its first call of a handler comes.
 
-use crate::points::Cache;
+use crate::call::Errno;
+use crate::points::{self, Cache};
 use crate::{busy, patch};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, compiler_fence};
@@ -106,6 +107,12 @@ impl Record {
 #[cold]
 fn first() -> Option<&'static Record> {
     OWN.set(Some(&SOON));
+    let _errno = Errno::now();
+    if !is_this_process() {
+        // A child of vfork has its parent's memory, this word among it.
+        OWN.set(None);
+        return None;
+    }
     // SAFETY: the call takes nothing.
     let tid = unsafe { libc::gettid() };
     let claim = || {
@@ -129,6 +136,9 @@ fn first() -> Option<&'static Record> {
 
 /// Frees the records of threads that have ended. Only one at a time does so: a number may be another thread's by then.
 fn free_ended() {
+    if !is_this_process() {
+        return;
+    }
     // SAFETY: the calls take integers; a signal of 0 is none.
     let has_ended = |tid: i32| unsafe {
         libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) != 0
@@ -158,8 +168,24 @@ pub(crate) fn of_nobody(mut look: impl FnMut(&Cache)) {
     }
 }
 
+/// The process whose threads have records. A child that was made without the C library's knowledge has them as well, and none of its own.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// The records are this process's.
+pub(crate) fn of_this_process() {
+    // SAFETY: the call takes nothing.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+fn is_this_process() -> bool {
+    // SAFETY: as above.
+    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
 /// In a forked child, which has this thread only.
 pub(crate) fn only_this_one() {
+    of_this_process();
+    points::in_child();
     let own = OWN.get();
     let is_own = |record: &&Record| own.is_some_and(|own| std::ptr::eq(own, *record));
     RECORDS.iter().filter(|record| !is_own(record)).for_each(Record::free);

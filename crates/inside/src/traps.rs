@@ -119,6 +119,9 @@ pub(crate) fn install() -> Result<(), Error> {
         let mut ours: libc::sigaction = zeroed();
         ours.sa_sigaction = on_trap as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
+        // The stack for handlers may be a small one, and theirs might call a probed function on it, and that meet another breakpoint.
+        libc::sigfillset(&mut ours.sa_mask);
+        libc::sigdelset(&mut ours.sa_mask, libc::SIGTRAP);
         match libc::sigaction(libc::SIGTRAP, &ours, null_mut()) {
             0 => Ok(()),
             _ => Err(Error::last("sigaction")),
@@ -236,10 +239,16 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
             }
             (handler, Some(previous)) => {
                 let mut mask = MaybeUninit::uninit();
-                let mut blocked = previous.sa_mask;
+                // What would be blocked there without us.
+                let mut blocked = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+                for signal in 1..=libc::SIGRTMAX() {
+                    if libc::sigismember(&previous.sa_mask, signal) == 1 {
+                        libc::sigaddset(&mut blocked, signal);
+                    }
+                }
                 // Who comes to a breakpoint of ours meanwhile would be ended by it.
                 libc::sigdelset(&mut blocked, libc::SIGTRAP);
-                libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, mask.as_mut_ptr());
+                libc::pthread_sigmask(libc::SIG_SETMASK, &blocked, mask.as_mut_ptr());
                 if previous.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                         std::mem::transmute(handler);

@@ -12,8 +12,6 @@ use trapless_process::Process;
 use trapless_session::target::Image;
 
 unsafe extern "C" {
-    fn __register_frame(table: *const c_void);
-    fn __deregister_frame(table: *const c_void);
     fn _Unwind_FindEnclosingFunction(address: *mut c_void) -> *mut c_void;
     fn _Unwind_Resume(exception: *mut c_void) -> !;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
@@ -61,40 +59,34 @@ unsafe extern "C" fn person(
     INSTALL_CONTEXT
 }
 
-/// Tells the unwinder of the points at `at`.
-///
-/// # Errors
-/// It does not know them then.
-pub(crate) fn tell(points: &Points, at: u64) -> Result<(), Error> {
+/// Fails where the unwinder does not find the points that were loaded at `at`.
+pub(crate) fn is_told(points: &Points, at: u64) -> Result<(), Error> {
     LANDING.store(at + u64::from(points.landing), Ordering::Relaxed);
     REGISTERS.iter().zip(points.given).for_each(|(at, register)| at.store(register, Ordering::Relaxed));
     let within = std::ptr::with_exposed_provenance_mut((at + u64::from(points.back)) as usize);
-    // GCC's takes a table, LLVM's an entry.
-    let table: &'static [u8] = points.unwind.clone().leak();
-    for told in [table.as_ptr(), table[points.entry..].as_ptr()] {
-        // SAFETY: a table that stays for good.
-        unsafe {
-            __register_frame(told.cast());
-            if _Unwind_FindEnclosingFunction(within).addr() as u64 == at {
-                return Ok(());
-            }
-            __deregister_frame(told.cast());
-        }
+    // SAFETY: it looks for what has this address.
+    match unsafe { _Unwind_FindEnclosingFunction(within) }.addr() as u64 == at {
+        true => Ok(()),
+        false => Err(Error::Unwinder("the one that this program is linked to does not find them".to_owned())),
     }
-    Err(Error::Unwinder("the one that this program is linked to takes no tables".to_owned()))
 }
 
-/// Fails where there is another unwinder, or may be one.
+/// Fails where there is another unwinder, or may be one: what it does with a context of its own is not known here.
 pub(crate) fn is_only_one(process: &Process, images: &[Image]) -> Result<(), Error> {
-    let ours = __register_frame as *const () as u64;
-    for image in images.iter().filter(|image| !image.range.contains(&ours)) {
-        // What is no ELF file throws nothing.
-        let Ok(module) = image.module(Some(process)) else { continue };
+    let ours = _Unwind_Resume as *const () as u64;
+    for image in images {
         let name = image.name();
-        // The C library loads one when it needs it.
-        if ["libc.so", "libc-", "ld-", "ld.so", "ld64"].iter().any(|known| name.starts_with(known)) {
-            continue;
+        let is_ours = image.range.contains(&ours);
+        // The C library loads one when it needs it: this one, by its name.
+        if is_ours && !["libgcc_s.so", "libunwind.so"].iter().any(|known| name.starts_with(known)) {
+            return Err(Error::Unwinder(format!("{} has one of its own", image.path)));
         }
+        let is_c_library =
+            name.starts_with("libc.so.") || name.starts_with("ld-linux") || name.starts_with("ld-musl");
+        // What is no ELF file throws nothing.
+        let Some(module) = image.module(Some(process)).ok().filter(|_| !is_ours && !is_c_library) else {
+            continue;
+        };
         let is_there = !module.functions().named("_Unwind_RaiseException").is_empty();
         // Where code goes on behind a landing, and calls nobody else for it.
         let is_hidden = || !module.landing_pads().is_empty() && !module.imports("_Unwind_Resume");

@@ -126,19 +126,21 @@ fn each_return_is_seen_with_its_result_until_the_probe_is_dropped() {
 #[test]
 fn results_and_errno_are_seen_and_changed() {
     apart(|| {
-        // SAFETY: whoever calls these takes any number.
         let sums = ready().around_function(
             SUM,
             |_| (),
-            |returned, ()| unsafe {
-                returned.set_value(returned.value::<u64>() * 2);
+            |returned, ()| {
+                let doubled = returned.value::<u64>() * 2;
+                // SAFETY: whoever calls it takes any number.
+                unsafe { returned.set_value(doubled) }
             },
         );
         let products = ready().around_function(
             product as *const (),
             |_| (),
-            |returned, ()| unsafe {
-                returned.set_float(returned.float() + 1.0);
+            |returned, ()| {
+                // SAFETY: as above.
+                unsafe { returned.set_float(returned.float() + 1.0) }
             },
         );
         assert_eq!(call(20, 1), 42);
@@ -380,22 +382,93 @@ fn exceptions_of_cpp_pass_and_restore_what_callers_keep() {
             ("catches", &[1, 2, 3, 4, 5]),
             ("catches_outer", &[-9]),
             ("catches_outer", &[9]),
+            ("catches_tail", &[-50]),
         ];
         let all = || calls.map(|(name, arguments)| library.call(name, arguments));
         let bare = all();
+        assert_eq!(bare[4], -57);
         let count = Arc::new(AtomicU64::new(0));
         let pattern = format!("{}:*", library.name);
         let probe = ready().on_return(&pattern, counting(&count)).unwrap();
         assert!(probe.functions() >= 10, "{probe:?} {:?}", probe.skipped());
         for round in 1..=1000 {
-            let [caught, plain, outer, plainer] = all();
-            assert_eq!([caught, plain, plainer], [bare[0], bare[1], bare[3]]);
+            let [caught, plain, outer, plainer, tail] = all();
+            assert_eq!([caught, plain, plainer, tail], [bare[0], bare[1], bare[3], bare[4]]);
             // What was destroyed is counted on.
             assert_eq!(outer, bare[2] + 2 * round);
         }
-        // Of each round: the two that throw leave three calls, and the others return.
-        assert_eq!((probe.unwound(), probe.missed()), (3000, 0));
-        assert_eq!(count.load(Ordering::Relaxed), 1000 * (4 + 3));
+        // Of each round: the three that throw leave five calls, and the others return.
+        assert_eq!((probe.unwound(), probe.missed()), (5000, 0));
+        assert_eq!(count.load(Ordering::Relaxed), 1000 * (5 + 3));
+    });
+}
+
+#[test]
+fn results_in_registers_of_the_x87_are_kept() {
+    apart(|| {
+        let Some(library) = foreign("doubles", &[]) else { return };
+        let uses_all_of_them = |_: &mut Return<'_>, ()| {
+            // SAFETY: eight numbers come and go.
+            unsafe {
+                asm!("fld1", "fld1", "fld1", "fld1", "fld1", "fld1", "fld1", "fld1");
+                asm!(
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)",
+                    "fstp st(0)"
+                );
+            }
+        };
+        let probe = ready().around_function(library.at("doubles"), |_| (), uses_all_of_them).unwrap();
+        assert_eq!(library.call("doubles_well", &[1000]), 1000);
+        drop(probe);
+    });
+}
+
+/// A child of `vfork` that calls has the memory of a thread which is none of its own.
+#[test]
+fn children_of_vfork_take_no_record() {
+    apart(|| {
+        let Some(library) = foreign("vforks", &[]) else { return };
+        let count = Arc::new(AtomicU64::new(0));
+        let probe = following(library.at("plain"), &count).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(library.call("vforks", &[]), 3);
+                assert_eq!((count.load(Ordering::Relaxed), probe.missed()), (0, 1));
+                assert_eq!(library.call("plain", &[1]), 2);
+                assert_eq!((count.load(Ordering::Relaxed), probe.missed()), (1, 1));
+            });
+        });
+    });
+}
+
+/// The search for points that nobody gives back is nothing that the program sees.
+#[test]
+fn errno_stays_where_points_run_out() {
+    #[inline(never)]
+    extern "C" fn down(n: u64) -> u64 {
+        if black_box(n) > 0 {
+            return black_box(black_box(down as extern "C" fn(u64) -> u64)(n - 1) + 1);
+        }
+        // SAFETY: it is this thread's.
+        unsafe { *libc::__errno_location() = 0 };
+        assert_eq!(call(1, 2), 3);
+        std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as u64
+    }
+    apart(|| {
+        let count = Arc::new(AtomicU64::new(0));
+        let probes = [down as *const (), SUM].map(|function| following(function, &count).unwrap());
+        let goes_down = || {
+            (32_764..32_772).map(|depth| black_box(down as extern "C" fn(u64) -> u64)(depth) - depth).max()
+        };
+        let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(goes_down).unwrap();
+        assert_eq!(thread.join().unwrap(), Some(0));
+        drop(probes);
     });
 }
 

@@ -9,13 +9,14 @@
 //!     handling:  saves everything, calls the dispatcher, puts everything back, and goes on where that says: at the copies, at the function
 //!                that replaces this one, by a point, or at the caller
 //!
-//!     point:     drops the return address, calls [target], and goes on at the end
+//!     point:     call [target], and jmp end
 //!     end:       saves everything, calls its dispatcher, puts everything back, and returns
 //! ```
 //!
 //! A call that is followed to its return goes by a point of its own, whose address behind the call is on the stack in the place of the caller's. So
 //! the call is known by that alone, whatever stack it is on and whatever thread goes on there; and calls and returns stay pairs, by which a processor
-//! foretells them. Unwinders find the caller's address by a table for the points ([`Points::unwind`]).
+//! foretells them. At both of a point's instructions the stack pointer is as the caller has it behind the call, and below it stands the point's address, by which
+//! unwinders find the caller's ([`Points::unwind`]).
 //!
 //! A thread may stand at any of the displaced instructions when the jump is written, or have been interrupted there and come back much
 //! later. So where one of them begins inside of the jump, the jump's byte is one that traps, and whoever comes there is sent on to that
@@ -30,6 +31,8 @@ use alloc::vec::Vec;
 pub struct Saved {
     /// What is done behind the dispatcher, which has to say it: [`RETURNS`] returns to the caller, and anything else is an address to go on at.
     pub way: u64,
+    /// Whether that is a point: not 0 then.
+    pub by_point: u64,
     /// The general registers, by their numbers in code. The stack pointer is as it was at the probe, and is not put back.
     pub general: [u64; 16],
     /// The arithmetic flags, in a form of the code's own.
@@ -80,10 +83,9 @@ pub struct Ends {
     pub personality: u64,
     /// How many.
     pub count: u32,
-    /// Address of what is known of the first one, and bytes from one to the next. At its beginning is the caller's address.
+    /// Address of what is known of the first one; that of the next is so many bytes behind it as a point has ([`Points::length`]). At its beginning is
+    /// the caller's address.
     pub known: u64,
-    /// See above.
-    pub stride: u32,
     /// From there to the address that the point calls.
     pub target: u32,
     /// As [`Handling::vectors`].
@@ -104,10 +106,10 @@ pub struct Points {
     /// The numbers that unwinders have for the registers in which are, there, the exception and what was on the stack of the call. Landing needs a word of
     /// the stack itself, which is that one.
     pub given: [i32; 2],
-    /// A table for unwinders (`.eh_frame`), which may be anywhere, with an end.
+    /// A table for unwinders (`.eh_frame`), with an end, whose entry is at [`Points::entry`]. It holds wherever all of this is moved together.
     pub unwind: Vec<u8>,
-    /// Where the entry of the points begins in it.
-    pub entry: usize,
+    /// Offset of the entry.
+    pub entry: u32,
 }
 
 /// Displaced instructions that run elsewhere, with the way back behind them.
@@ -147,11 +149,11 @@ pub trait Inside: Sync {
     /// What says `data` to the handling code at an address.
     fn entry(&self, data: u64, handling: u64) -> Vec<u8>;
 
-    /// Points for the address `at`.
+    /// Points for the address `at`, with their table at `table`. They work wherever these and [`Ends::known`] are moved together.
     ///
     /// # Errors
     /// What is known of them is out of their reach.
-    fn points(&self, ends: &Ends, at: u64) -> Result<Points, Reason>;
+    fn points(&self, ends: &Ends, at: u64, table: u64) -> Result<Points, Reason>;
 
     /// A pad at the address `at` that goes where the word at `slot` says.
     ///

@@ -2,7 +2,9 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #define PLAIN extern "C" __attribute__((noinline, noclone, noipa))
 
@@ -38,6 +40,36 @@ PLAIN long catches_outer(long x) {
     } catch (long thrown) {
         return thrown * 10 + destroyed;
     }
+}
+
+// It goes on in the other by a jump.
+PLAIN long tails(long x) { return thrower(x); }
+
+PLAIN long catches_tail(long x) {
+    try {
+        return tails(x) + 1;
+    } catch (long thrown) {
+        return thrown - 7;
+    }
+}
+
+PLAIN long double doubles(long double x) { return x + x; }
+
+PLAIN long doubles_well(long n) {
+    long right = 0;
+    for (long i = 0; i < n; i++) right += doubles(i + 0.5L) == 2.0L * i + 1;
+    return right;
+}
+
+PLAIN long plain(long x) { return x + 1; }
+
+// Its child has the memory of its parent, and of the thread.
+PLAIN long vforks(void) {
+    int status = 0;
+    pid_t child = vfork();
+    if (child == 0) _exit(plain(4) == 5 ? 3 : 4);
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
 }
 
 static jmp_buf env;

@@ -36,8 +36,9 @@ const STORE_LENGTH: usize = 8;
 const FRAME: i32 = (size_of::<Saved>() + 8).next_multiple_of(16) as i32;
 const WORD: i32 = FRAME - 8;
 
-/// Components of XCR0, as XGETBV tells which are in use: halves of the registers up to 256 bits, up to 512, the sixteen others, and masks.
+/// Components of XCR0, as XGETBV tells which are in use: halves of the registers up to 256 bits, the x87, masks, what is up to 512, and the sixteen others.
 const YMM_HIGH: u32 = 1 << 2;
+const X87_IN_USE: i32 = 1 << 0;
 const MASKS: u32 = 1 << 5;
 const ZMM_HIGH: u32 = 1 << 6;
 const ZMM_MORE: u32 = 1 << 7;
@@ -93,8 +94,8 @@ impl Inside for Wide {
         [half(0xf8, 0), half(0xfc, 32), FAR_JUMP.to_vec(), handling.to_le_bytes().to_vec()].concat()
     }
 
-    fn points(&self, ends: &Ends, at: u64) -> Result<Points, Reason> {
-        points::make(ends, at)
+    fn points(&self, ends: &Ends, at: u64, table: u64) -> Result<Points, Reason> {
+        points::make(ends, at, table)
     }
 
     fn pad(&self, at: u64, slot: u64) -> Result<Vec<u8>, Reason> {
@@ -125,8 +126,9 @@ fn vector(number: usize) -> i32 {
 }
 
 fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
-    let mut returns = a.create_label();
+    let [mut returns, mut by_point] = [(); 2].map(|()| a.create_label());
     save(a, handling.vectors)?;
+    a.mov(qword_ptr(rbp + offset_of!(Saved, by_point) as i32), 0)?;
     a.mov(rdi, rbp)?;
     a.mov(rsi, qword_ptr(rbp + WORD))?;
     a.mov(rax, handling.dispatcher)?;
@@ -136,8 +138,15 @@ fn handle(a: &mut CodeAssembler, handling: &Handling) -> Result<(), IcedError> {
     a.cmp(rax, RETURNS as i32)?;
     a.je(returns)?;
     a.mov(qword_ptr(rbp + WORD), rax)?;
+    a.cmp(qword_ptr(rbp + offset_of!(Saved, by_point) as i32), 0)?;
+    a.jne(by_point)?;
     put_back(a)?;
     a.jmp(qword_ptr(rsp - (FRAME - WORD)))?;
+    a.set_label(&mut by_point)?;
+    put_back(a)?;
+    // The return address comes off the stack.
+    a.lea(rsp, qword_ptr(rsp + 8))?;
+    a.jmp(qword_ptr(rsp - 8 - (FRAME - WORD)))?;
     a.set_label(&mut returns)?;
     put_back(a)?;
     a.ret()
@@ -164,7 +173,7 @@ fn save(a: &mut CodeAssembler, longer: Option<Vectors>) -> Result<(), IcedError>
         if tells_use {
             a.mov(ecx, 1)?;
             a.xgetbv()?;
-            a.and(eax, components as i32)?;
+            a.and(eax, components as i32 | X87_IN_USE)?;
         } else {
             a.mov(eax, components)?;
         }

@@ -1,29 +1,33 @@
 //! Points by which calls go that are followed, and what unwinders are told of them.
 
-use super::{put_back, put_back_vectors, save};
+use super::{X87_IN_USE, put_back, put_back_vectors, save};
 use crate::Reason;
-use crate::inside::{Ends, Points};
+use crate::inside::{Ends, Points, Saved};
 use crate::x86::emit::{Assembler, unencodable};
 use alloc::vec::Vec;
+use core::mem::offset_of;
 use iced_x86::{IcedError, code_asm::*};
-
-/// `lea rsp, [rsp+8]`, which leaves the flags alone.
-const DROP: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 8];
-
-/// `lea rsp, [rsp-8]`: what the call has put there is there still.
-const TAKE_BACK: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0xf8];
 
 /// `call [rip+disp32]` and `jmp rel32`
 const CALL: [u8; 2] = [0xff, 0x15];
 const CALL_LENGTH: usize = 6;
 const JUMP: u8 = 0xe9;
 
-/// Bytes of a point, and from its beginning to behind its call.
-const LENGTH_SHIFT: u8 = 5;
-const LENGTH: usize = 1 << LENGTH_SHIFT;
-const BACK: usize = DROP.len() + CALL_LENGTH;
+/// What FXAM tells in the status word, and that of an empty register.
+const X87_KIND: i32 = 0x4500;
+const X87_EMPTY: i32 = 0x4100;
 
-pub(super) fn make(ends: &Ends, at: u64) -> Result<Points, Reason> {
+/// Exceptions that the status word has, and what FNINIT makes of the control word.
+const X87_EXCEPTIONS: i32 = 0x3f;
+const X87_CONTROL: i32 = 0x37f;
+
+/// Bytes of a point.
+const LENGTH: usize = 32;
+
+/// What FXSAVE writes.
+const X87_LENGTH: i32 = 512;
+
+pub(super) fn make(ends: &Ends, at: u64, table: u64) -> Result<Points, Reason> {
     let end = at + (ends.count as usize * LENGTH) as u64;
     let mut code = Vec::with_capacity(ends.count as usize * LENGTH + 4096);
     for n in 0..u64::from(ends.count) {
@@ -31,11 +35,9 @@ pub(super) fn make(ends: &Ends, at: u64) -> Result<Points, Reason> {
             let distance = to.wrapping_sub(at + length as u64).cast_signed();
             i32::try_from(distance).map(i32::to_le_bytes).map_err(|_| Reason::OutOfReach)
         };
-        code.extend(DROP);
         code.extend(CALL);
-        let target = ends.known + n * u64::from(ends.stride) + u64::from(ends.target);
+        let target = ends.known + n * LENGTH as u64 + u64::from(ends.target);
         code.extend(distance(target, code.len() + 4)?);
-        code.extend(TAKE_BACK);
         code.push(JUMP);
         code.extend(distance(end, code.len() + 4)?);
         code.resize((n as usize + 1) * LENGTH, super::TRAP);
@@ -47,24 +49,52 @@ pub(super) fn make(ends: &Ends, at: u64) -> Result<Points, Reason> {
     let mut assembler = Assembler::new(64, at + u64::from(landing))?;
     land(&mut assembler.a, ends).map_err(unencodable)?;
     code.extend_from_slice(assembler.finish()?.code());
-    let (unwind, entry) = unwind(ends, at);
-    Ok(Points {
-        code,
-        length: LENGTH as u32,
-        back: BACK as u32,
-        landing,
-        given: [RAX_OF_DWARF, RDX_OF_DWARF],
-        unwind,
-        entry,
-    })
+    let (unwind, entry) = unwind(ends, at, table)?;
+    let given = [RAX_OF_DWARF, RDX_OF_DWARF];
+    Ok(Points { code, length: LENGTH as u32, back: CALL_LENGTH as u32, landing, given, unwind, entry })
 }
 
-/// Behind a call that has returned.
+/// Behind a call that has returned. Its result may be in registers of the x87, which handlers may need all of.
 fn leave(a: &mut CodeAssembler, ends: &Ends) -> Result<(), IcedError> {
+    let [mut no_x87, mut empty, mut none_to_put_back] = [(); 3].map(|()| a.create_label());
+    // What the call has put there is there still.
+    a.lea(rsp, qword_ptr(rsp - 8))?;
     save(a, ends.vectors)?;
+    a.sub(rsp, X87_LENGTH)?;
+    a.xor(r12d, r12d)?;
+    if ends.vectors.is_some_and(|vectors| vectors.tells_use) {
+        a.test(dword_ptr(rbp + offset_of!(Saved, in_use) as i32), X87_IN_USE)?;
+        a.je(no_x87)?;
+    }
+    // 0 where the first of them is empty, as all are then.
+    a.fxam()?;
+    a.fnstsw(ax)?;
+    a.mov(ecx, eax)?;
+    a.and(eax, X87_KIND)?;
+    a.mov(r12d, eax)?;
+    a.sub(r12d, X87_EMPTY)?;
+    a.je(empty)?;
+    a.fxsave(byte_ptr(rsp))?;
+    a.fninit()?;
+    a.jmp(no_x87)?;
+    a.set_label(&mut empty)?;
+    // What was used and has left nothing is made what it was at first, which spares the question the next time.
+    a.test(ecx, X87_EXCEPTIONS)?;
+    a.jne(no_x87)?;
+    a.fnstcw(word_ptr(rsp))?;
+    a.cmp(word_ptr(rsp), X87_CONTROL)?;
+    a.jne(no_x87)?;
+    a.fninit()?;
+    a.set_label(&mut no_x87)?;
     a.mov(rdi, rbp)?;
     a.mov(rax, ends.dispatcher)?;
     a.call(rax)?;
+    a.test(r12d, r12d)?;
+    a.je(none_to_put_back)?;
+    // That of vectors comes behind this.
+    a.fxrstor(byte_ptr(rsp))?;
+    a.set_label(&mut none_to_put_back)?;
+    a.add(rsp, X87_LENGTH)?;
     put_back_vectors(a, ends.vectors)?;
     put_back(a)?;
     a.ret()
@@ -89,51 +119,43 @@ const RDX_OF_DWARF: i32 = 1;
 const RSP_OF_DWARF: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
 
-/// DWARF's operators of expressions, and instructions of a table (DWARF 5, 7.7.1 and 7.24).
+/// DWARF's operators of expressions, instructions of a table and ways to give an address (DWARF 5, 7.7.1 and 7.24; LSB 5, 10.5).
 mod dwarf {
     pub const DEREF: u8 = 0x06;
-    pub const CONST2U: u8 = 0x0a;
-    pub const CONST8U: u8 = 0x0e;
+    pub const CONST4S: u8 = 0x0d;
     pub const MINUS: u8 = 0x1c;
-    pub const MUL: u8 = 0x1e;
     pub const PLUS: u8 = 0x22;
-    pub const SHR: u8 = 0x25;
-    pub const LIT0: u8 = 0x30;
+    pub const LIT8: u8 = 0x38;
     pub const CFA_DEF_CFA: u8 = 0x0c;
     pub const CFA_EXPRESSION: u8 = 0x10;
+    pub const ABSOLUTE: u8 = 0x00;
+    pub const RELATIVE: u8 = 0x1b;
 }
 
-/// The table, and where its entry begins. Behind the call the stack pointer is the caller's already; what is on the stack below it tells the point, and what
-/// is known of that begins with the caller's address.
-fn unwind(ends: &Ends, at: u64) -> (Vec<u8>, usize) {
+/// The table, for the address `table`, and where its entry begins. The stack pointer is the caller's already; what is on the stack below it tells the point,
+/// and so far from that is what is known of it, which begins with the caller's address.
+fn unwind(ends: &Ends, at: u64, table: u64) -> Result<(Vec<u8>, u32), Reason> {
     use dwarf::*;
-    let first = at + BACK as u64;
-    let expression = [
-        &[LIT0 + 8, MINUS, DEREF, CONST8U][..],
-        &first.to_le_bytes(),
-        &[MINUS, LIT0 + LENGTH_SHIFT, SHR, CONST2U],
-        &(ends.stride as u16).to_le_bytes(),
-        &[MUL, CONST8U],
-        &ends.known.to_le_bytes(),
-        &[PLUS],
-    ]
-    .concat();
-    // An identifier of 0, version 1; alignments of 1 and -8; a personality, and addresses as they are.
-    let mut common = [&[0, 0, 0, 0, 1][..], b"zPR\0", &[1, 0x78, RETURN_ADDRESS, 10, 0]].concat();
+    let relative = |to: u64, from: u64| {
+        let distance = i32::try_from(to.wrapping_sub(from).cast_signed());
+        distance.map(i32::to_le_bytes).map_err(|_| Reason::OutOfReach)
+    };
+    let to_known = relative(ends.known, at + CALL_LENGTH as u64)?;
+    let expression = [&[LIT8, MINUS, DEREF, CONST4S][..], &to_known, &[PLUS]].concat();
+    // An identifier of 0, version 1; alignments of 1 and -8; a personality, and how addresses are given.
+    let mut common = [&[0, 0, 0, 0, 1][..], b"zPR\0", &[1, 0x78, RETURN_ADDRESS, 10, ABSOLUTE]].concat();
     common.extend(ends.personality.to_le_bytes());
-    common.push(0);
+    common.push(RELATIVE);
     common.extend([CFA_DEF_CFA, RSP_OF_DWARF, 0, CFA_EXPRESSION, RETURN_ADDRESS, expression.len() as u8]);
     common.extend(expression);
-    let mut table = with_length(common);
-    let entry = table.len();
+    let mut all = with_length(common);
+    let entry = all.len() as u32;
     // How far back the common part is; the range, and nothing of its own.
-    let to_common = entry as u32 + 4;
-    let length = u64::from(ends.count) * LENGTH as u64;
-    table.extend(with_length(
-        [&to_common.to_le_bytes()[..], &at.to_le_bytes(), &length.to_le_bytes(), &[0]].concat(),
-    ));
-    table.extend([0; 4]);
-    (table, entry)
+    let begins = relative(at, table + u64::from(entry) + 8)?;
+    let length = (ends.count * LENGTH as u32).to_le_bytes();
+    all.extend(with_length([&(entry + 4).to_le_bytes()[..], &begins, &length, &[0]].concat()));
+    all.extend([0; 4]);
+    Ok((all, entry))
 }
 
 /// A part of a table, which is filled up by instructions that do nothing.
