@@ -1,6 +1,6 @@
 //! Which instructions a jump replaces at what somebody names.
 
-use crate::{Error, unwind};
+use crate::{Error, points, unwind};
 use std::sync::OnceLock;
 use trapless_engine::{Stretch, Wanted};
 use trapless_isa::{Displaced, Mechanism};
@@ -124,6 +124,10 @@ fn by_spec(
                     let why = "its return address has to stay on the stack";
                     skipped.push(resolve::skip(images, site, Why::plain("exits_only", why)));
                 }
+            }
+            Ok(planned) if points::are_at(planned.request.address) => {
+                let why = Why::plain("own", "calls that are followed go by it");
+                skipped.push(resolve::skip(images, site, why));
             }
             Ok(planned) => match unsuitable(&images[site.image], process, site, &planned.turns) {
                 None => found.push(Found {

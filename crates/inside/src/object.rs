@@ -2,7 +2,7 @@
 //! them in another way (`__register_frame`), older ones would take a lock for each look-up of the process from then on, also in handlers of signals.
 
 use crate::Error;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -64,16 +64,25 @@ pub(crate) fn load(points: &Points, sizes: Sizes) -> Result<u64, Error> {
     }
 }
 
+/// Where it begins. It gets a name that is no file's: that of a descriptor may soon be something else's, which whoever resolves addresses would read.
+///
 /// # Safety
-/// It is a handle of a library.
+/// It is a handle of a library that nobody else has.
 unsafe fn base(handle: *mut c_void) -> Result<u64, Error> {
-    let mut map: *const u64 = std::ptr::null();
-    // SAFETY: the call writes an address of what begins with the library's own (`link.h`).
+    /// The beginning of `link_map` (`link.h`).
+    #[repr(C)]
+    struct Known {
+        base: u64,
+        name: *const c_char,
+    }
+    let mut known: *mut Known = std::ptr::null_mut();
+    // SAFETY: the call writes an address of what the loader has of the library.
     unsafe {
-        match libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) {
-            0 if !map.is_null() => Ok(*map),
-            _ => Err(Error::Unwinder("the loader does not tell where the points of calls are".to_owned())),
+        if libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut known).cast()) != 0 || known.is_null() {
+            return Err(Error::Unwinder("the loader does not tell where the points of calls are".to_owned()));
         }
+        (*known).name = c"/memfd:trapless".as_ptr();
+        Ok((*known).base)
     }
 }
 

@@ -214,6 +214,11 @@ pub(crate) unsafe fn follow(own: &Record, saved: &mut Saved, site: &'static Site
     true
 }
 
+/// Whether there is code of points.
+pub(crate) fn are_at(address: u64) -> bool {
+    pool().is_some_and(|pool| address.wrapping_sub(pool.code) < u64::from(MOST) * pool.length)
+}
+
 /// Where a function goes back to, by what is on the stack for it.
 pub(crate) fn home(there: u64) -> u64 {
     let point = pool().and_then(|pool| pool.of(there));

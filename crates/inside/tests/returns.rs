@@ -579,6 +579,34 @@ fn only_those_are_told_of_a_return_who_were_told_of_the_call() {
     });
 }
 
+/// What calls go by is nothing that can be probed, and its name is no file's.
+#[test]
+fn points_are_left_alone() {
+    apart(|| {
+        let count = Arc::new(AtomicU64::new(0));
+        let probe = following(SUM, &count).unwrap();
+        let found = ready().on("*memfd:trapless*:*", |_| {});
+        assert!(matches!(found, Err(Error::Refused { .. } | Error::Find(_))), "{found:?}");
+        let all = ready().on("*:*", |_| {});
+        assert_eq!(call(1, 2), 3);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        drop((probe, all));
+        extern "C" fn look(library: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+            // SAFETY: the loader gives a string, and the caller a number.
+            unsafe {
+                let name = std::ffi::CStr::from_ptr((*library).dlpi_name).to_bytes();
+                assert!(!name.starts_with(b"/proc/"), "{name:?}");
+                *found.cast::<u32>() += u32::from(name == b"/memfd:trapless");
+            }
+            0
+        }
+        let mut found = 0u32;
+        // SAFETY: the function looks at what it is given.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        assert_eq!(found, 1);
+    });
+}
+
 #[test]
 fn another_unwinder_is_refused() {
     for strips in [&[][..], &["-s"]] {
