@@ -87,8 +87,11 @@ impl Target {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let started = (|| {
             let (input, output) = pipes.ok_or_else(|| silent(ErrorKind::BrokenPipe.into()))?;
+            let mut output = BufReader::new(output);
+            // It has said nothing before its program runs, which has memory of its own.
+            output.fill_buf().map_err(silent)?;
             let process = target::open(child.id() as i32)?;
-            Ok((input, BufReader::new(output), process))
+            Ok((input, output, process))
         })();
         let (input, output, process) = match started {
             Ok(started) => started,

@@ -182,6 +182,20 @@ impl Process {
         matches!(self.mem.read_at(&mut [0], 0), Ok(0))
     }
 
+    /// Whether what was opened as its memory is none of it. A child of vfork has its parent's until it has started a program, and the kernel lets
+    /// the parent go on a moment before that: memory that was opened then is the parent's for good, and lives. It is asked of a process that is
+    /// stopped, and known by the random bytes that each program is given (`AT_RANDOM` of `getauxval(3)`).
+    pub(crate) fn has_another_memory(&self) -> bool {
+        use std::os::unix::fs::FileExt;
+        let random = self.auxv().ok().and_then(|auxv| auxv.get(libc::AT_RANDOM));
+        let (Some(random), Ok(now)) = (random, open_memory(self.pid)) else { return false };
+        let bytes = |memory: &File| {
+            let mut bytes = [0; 16];
+            memory.read_exact_at(&mut bytes, random).ok().map(|()| bytes)
+        };
+        bytes(&self.mem) != bytes(&now)
+    }
+
     /// Whether it has started another program since it was opened, and runs that. Not told of one that has ended by now.
     pub fn runs_another_program(&self) -> bool {
         // A process that ends has none for a moment before it is seen to have ended.

@@ -160,10 +160,12 @@ impl Process {
             };
             // One that was made meanwhile is found while nothing runs that could make another.
             let Some(other) = self.memory_sharer(&mut seen) else {
-                if let Some(stopped) = stopped {
-                    return Ok(stopped);
+                match stopped {
+                    // It was opened ahead of its program's start, and its memory was somebody else's then.
+                    Some(_) if self.has_another_memory() => return Err(StopError::Execed(self.pid())),
+                    Some(stopped) => return Ok(stopped),
+                    None => continue,
                 }
-                continue;
             };
             drop(stopped);
             if Instant::now() >= deadline {

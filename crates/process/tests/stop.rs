@@ -161,6 +161,54 @@ fn l1_a_vfork_parent_is_waited_for_and_named() {
     assert_eq!(target.wait().code(), Some(5));
 }
 
+/// What a child of vfork has for its memory until its program starts is its parent's, and stays that for who has opened it then.
+#[test]
+fn l1_memory_that_was_opened_ahead_of_a_program_is_not_taken_for_its() {
+    extern "C" fn start_when_told(pipe: *mut libc::c_void) -> i32 {
+        let mut told = 0u8;
+        let arguments = [c"sleep".as_ptr(), c"1000".as_ptr(), std::ptr::null()];
+        // SAFETY: both take what lives until they are done; the parent waits.
+        unsafe {
+            libc::read(pipe.addr() as i32, (&raw mut told).cast(), 1);
+            libc::execv(c"/bin/sleep".as_ptr(), arguments.as_ptr());
+        }
+        1
+    }
+    struct Child(i32);
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: it is ours, and was not waited for.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+    let mut stack = vec![0u8; 1 << 16];
+    let mut pipe = [0; 2];
+    // SAFETY: the child runs a function that does what a child of vfork may, on a stack of its own.
+    let child = unsafe {
+        assert_eq!(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        let argument = std::ptr::without_provenance_mut(pipe[0] as usize);
+        libc::clone(start_when_told, top, libc::CLONE_VM | libc::SIGCHLD, argument)
+    };
+    assert!(child > 0);
+    let child = Child(child);
+    let early = Process::open(Pid(child.0)).unwrap();
+    // SAFETY: one byte is there.
+    assert_eq!(unsafe { libc::write(pipe[1], c"x".as_ptr().cast(), 1) }, 1);
+    let own = std::fs::read_link("/proc/self/exe").unwrap();
+    let exe = || std::fs::read_link(format!("/proc/{}/exe", child.0)).unwrap();
+    while exe() == own {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let error = early.stop().unwrap_err();
+    assert!(matches!(error, StopError::Execed(_)), "{error}");
+    assert_eq!(early.status().unwrap().tracer, 0);
+    drop(Process::open(Pid(child.0)).unwrap().stop().unwrap());
+}
+
 #[test]
 fn l1_killed_while_it_stands() {
     let mut target = program().start(&["spin", "4"]);
