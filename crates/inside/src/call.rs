@@ -12,20 +12,47 @@ pub(crate) const RSP: usize = 4;
 
 /// A call of a probed function, ahead of its first instruction.
 #[derive(Debug)]
-pub struct Call<'c> {
-    saved: *mut Saved,
-    function: u64,
-    errno: Errno,
-    of_handler: PhantomData<&'c mut Saved>,
-}
+pub struct Call<'c>(Waiting<'c>);
 
 /// A call of a probed function that has returned, and whose caller is about to go on.
 #[derive(Debug)]
-pub struct Return<'r> {
+pub struct Return<'r>(Waiting<'r>);
+
+/// A thread that waits for a handler, with its return address, or that of its caller, on top of the stack.
+#[derive(Debug)]
+struct Waiting<'w> {
     saved: *mut Saved,
     function: u64,
     errno: Errno,
-    of_handler: PhantomData<&'r mut Saved>,
+    of_handler: PhantomData<&'w mut Saved>,
+}
+
+impl Waiting<'_> {
+    fn saved(&self) -> &Saved {
+        // SAFETY: it lives as long as the handler runs, and nobody else has it.
+        unsafe { &*self.saved }
+    }
+
+    fn saved_mut(&mut self) -> &mut Saved {
+        // SAFETY: as above.
+        unsafe { &mut *self.saved }
+    }
+
+    fn function(&self) -> *const () {
+        std::ptr::with_exposed_provenance(self.function as usize)
+    }
+
+    fn return_address(&self) -> *const () {
+        let top = std::ptr::with_exposed_provenance::<u64>(self.saved().general[RSP] as usize);
+        // SAFETY: there it is. A function that is followed may have gone on in this one.
+        let address = points::home(unsafe { top.read() });
+        std::ptr::with_exposed_provenance(address as usize)
+    }
+
+    /// The low part of a vector register.
+    fn vector(&self, number: usize) -> *mut u64 {
+        std::ptr::with_exposed_provenance_mut(self.saved().vectors as usize + VECTOR_STRIDE * number)
+    }
 }
 
 /// The thread's `errno`, which is put back when this is dropped: what handlers do does not change it.
@@ -50,11 +77,6 @@ impl Drop for Errno {
         // SAFETY: as above; the thread is the same one.
         unsafe { *self.at = self.value };
     }
-}
-
-/// Where the low part of a vector register was saved.
-fn vector_at(saved: &Saved, number: usize) -> *mut u64 {
-    std::ptr::with_exposed_provenance_mut(saved.vectors as usize + VECTOR_STRIDE * number)
 }
 
 /// What an integer argument or result may be: an integer, a truth value or a pointer.
@@ -119,29 +141,19 @@ impl Call<'_> {
     /// # Safety
     /// `saved` is what handling code has saved, and stays until the handler is over.
     pub(crate) unsafe fn new(saved: *mut Saved, function: u64) -> Self {
-        Self { saved, function, errno: Errno::now(), of_handler: PhantomData }
-    }
-
-    fn saved(&self) -> &Saved {
-        // SAFETY: it lives as long as the handler runs, and nobody else has it.
-        unsafe { &*self.saved }
-    }
-
-    fn saved_mut(&mut self) -> &mut Saved {
-        // SAFETY: as above.
-        unsafe { &mut *self.saved }
+        Self(Waiting { saved, function, errno: Errno::now(), of_handler: PhantomData })
     }
 
     /// The address of the function.
     pub fn function(&self) -> *const () {
-        std::ptr::with_exposed_provenance(self.function as usize)
+        self.0.function()
     }
 
     /// An integer argument or pointer of the C convention, from 0 on: the first six are in registers, others on the stack. What the function does
     /// not have is whatever lies there.
     pub fn arg<T: Word>(&self, number: usize) -> T {
         T::from_register(match ARGUMENTS.get(number) {
-            Some(&register) => self.saved().general[register],
+            Some(&register) => self.0.saved().general[register],
             // SAFETY: above the return address lies what the caller has on its stack.
             None => unsafe { self.on_stack(number).read() },
         })
@@ -175,21 +187,17 @@ impl Call<'_> {
 
     fn vector_at(&self, number: usize) -> *mut u64 {
         assert!(number < 8, "there are eight floating-point arguments in registers");
-        vector_at(self.saved(), number)
+        self.0.vector(number)
     }
 
     /// Where the call came from: the address behind it.
     pub fn return_address(&self) -> *const () {
-        // SAFETY: at an entry the return address is on top of the stack.
-        let address =
-            unsafe { std::ptr::with_exposed_provenance::<u64>(self.stack_pointer() as usize).read() };
-        // A function that is followed may have gone on in this one.
-        std::ptr::with_exposed_provenance(points::home(address) as usize)
+        self.0.return_address()
     }
 
     /// The stack pointer, at which the return address lies.
     pub fn stack_pointer(&self) -> u64 {
-        self.saved().general[RSP]
+        self.0.saved().general[RSP]
     }
 
     /// Gives the function another argument.
@@ -198,7 +206,7 @@ impl Call<'_> {
     /// The function can be called with it.
     pub unsafe fn set_arg(&mut self, number: usize, value: impl Word) {
         match ARGUMENTS.get(number) {
-            Some(&register) => self.saved_mut().general[register] = value.to_register(),
+            Some(&register) => self.0.saved_mut().general[register] = value.to_register(),
             // SAFETY: the stack's arguments are the callee's own, and the caller says that there are so many.
             None => unsafe { self.on_stack(number).write(value.to_register()) },
         }
@@ -221,7 +229,7 @@ impl Call<'_> {
     /// # Safety
     /// The caller can go on with it, though nothing was done that the function does.
     pub unsafe fn return_with(&mut self, value: impl Word) {
-        let saved = self.saved_mut();
+        let saved = self.0.saved_mut();
         saved.general[RAX] = value.to_register();
         saved.way = RETURNS;
     }
@@ -233,22 +241,22 @@ impl Call<'_> {
     pub unsafe fn return_with_float(&mut self, value: f64) {
         // SAFETY: the first vector register is the result's, too.
         unsafe { self.set_float(0, value) };
-        self.saved_mut().way = RETURNS;
+        self.0.saved_mut().way = RETURNS;
     }
 
     /// Whether a handler has said that the call is skipped.
     pub fn is_skipped(&self) -> bool {
-        self.saved().way == RETURNS
+        self.0.saved().way == RETURNS
     }
 
     /// What `errno` is, which handlers leave alone whatever they call.
     pub fn errno(&self) -> i32 {
-        self.errno.value
+        self.0.errno.value
     }
 
     /// Changes it, as for a call that is skipped.
     pub fn set_errno(&mut self, errno: i32) {
-        self.errno.value = errno;
+        self.0.errno.value = errno;
     }
 }
 
@@ -256,52 +264,39 @@ impl Return<'_> {
     /// # Safety
     /// `saved` is what the code of a call's end has saved, and stays until the handler is over.
     pub(crate) unsafe fn new(saved: *mut Saved, function: u64) -> Self {
-        Self { saved, function, errno: Errno::now(), of_handler: PhantomData }
-    }
-
-    fn saved(&self) -> &Saved {
-        // SAFETY: it lives as long as the handler runs, and nobody else has it.
-        unsafe { &*self.saved }
-    }
-
-    fn saved_mut(&mut self) -> &mut Saved {
-        // SAFETY: as above.
-        unsafe { &mut *self.saved }
+        Self(Waiting { saved, function, errno: Errno::now(), of_handler: PhantomData })
     }
 
     /// The address of the function.
     pub fn function(&self) -> *const () {
-        std::ptr::with_exposed_provenance(self.function as usize)
+        self.0.function()
     }
 
     /// Where its caller goes on.
     pub fn return_address(&self) -> *const () {
-        // SAFETY: the caller's address is put there ahead of the handlers.
-        let address =
-            unsafe { std::ptr::with_exposed_provenance::<u64>(self.saved().general[RSP] as usize).read() };
-        std::ptr::with_exposed_provenance(address as usize)
+        self.0.return_address()
     }
 
     /// The result, where it is an integer or a pointer of the C convention. That of a function without one is whatever lies there.
     pub fn value<T: Word>(&self) -> T {
-        T::from_register(self.saved().general[RAX])
+        T::from_register(self.0.saved().general[RAX])
     }
 
     /// The second half of a result of two words.
     pub fn second<T: Word>(&self) -> T {
-        T::from_register(self.saved().general[RDX])
+        T::from_register(self.0.saved().general[RDX])
     }
 
     /// The result, where it is a floating-point number of 64 bits.
     pub fn float(&self) -> f64 {
         // SAFETY: the registers were saved there.
-        f64::from_bits(unsafe { vector_at(self.saved(), 0).read() })
+        f64::from_bits(unsafe { self.0.vector(0).read() })
     }
 
     /// The same of 32 bits.
     pub fn float32(&self) -> f32 {
         // SAFETY: as above.
-        f32::from_bits(unsafe { vector_at(self.saved(), 0).read() } as u32)
+        f32::from_bits(unsafe { self.0.vector(0).read() } as u32)
     }
 
     /// Gives the caller another result.
@@ -309,7 +304,7 @@ impl Return<'_> {
     /// # Safety
     /// The caller can go on with it.
     pub unsafe fn set_value(&mut self, value: impl Word) {
-        self.saved_mut().general[RAX] = value.to_register();
+        self.0.saved_mut().general[RAX] = value.to_register();
     }
 
     /// The same with a floating-point number of 64 bits.
@@ -318,16 +313,16 @@ impl Return<'_> {
     /// As [`Self::set_value`].
     pub unsafe fn set_float(&mut self, value: f64) {
         // SAFETY: the registers were saved there.
-        unsafe { vector_at(self.saved(), 0).write(value.to_bits()) }
+        unsafe { self.0.vector(0).write(value.to_bits()) }
     }
 
     /// What the function has left in `errno`. Handlers leave that alone whatever they call.
     pub fn errno(&self) -> i32 {
-        self.errno.value
+        self.0.errno.value
     }
 
     /// Changes it.
     pub fn set_errno(&mut self, errno: i32) {
-        self.errno.value = errno;
+        self.0.errno.value = errno;
     }
 }

@@ -86,20 +86,6 @@ impl Error {
         matches!(self, Error::Code(_) | Error::NoRoom(_) | Error::Modified(_) | Error::Full(_))
     }
 
-    /// The same once more, for another function.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Error::System { what, source } => {
-                let source =
-                    source.raw_os_error().map_or_else(|| source.kind().into(), io::Error::from_raw_os_error);
-                Error::System { what, source }
-            }
-            Error::TrapBlocked { tid } => Error::TrapBlocked { tid: *tid },
-            Error::HandlerBlocks { signal } => Error::HandlerBlocks { signal: *signal },
-            _ => Error::Seccomp,
-        }
-    }
-
     /// What the kernel has just said.
     pub(crate) fn last(what: &'static str) -> Self {
         Self::System { what, source: io::Error::last_os_error() }

@@ -226,7 +226,7 @@ impl Inside {
             let only = found.len() == 1;
             let mut probe = Probe { listener, sites: Vec::with_capacity(found.len()), skipped };
             let mut failed = None;
-            for (found, result) in found.iter().zip(all.listen(&found, &probe.listener)) {
+            for (found, result) in found.iter().zip(all.listen(&found, &probe.listener)?) {
                 match result {
                     Ok(site) => probe.sites.push(site),
                     Err(error) if error.is_of_a_site() && !only => {

@@ -24,7 +24,7 @@ pub(crate) type Kept = [MaybeUninit<u64>; 2];
 /// Handlers at returns that a function can have.
 pub(crate) const LANES: usize = 4;
 
-/// For each of those whose handler at the entry was called: when it began to listen, which no two did at once, and what it keeps. 0: nobody's.
+/// For each of those whose handler at the entry was called, its listener's number and what it keeps. 0: nobody's.
 pub(crate) type Lanes = [(u64, Kept); LANES];
 
 /// What unwinders and the point's own code know of a call that is followed: as long as the point.
@@ -476,7 +476,7 @@ extern "C" fn unwound(slot: *mut u64) {
 pub(crate) const NO_LANES: Lanes = [(0, [MaybeUninit::uninit(); 2]); LANES];
 
 /// Whether a lane is that of a handler which was called at the entry.
-pub(crate) fn of(lanes: &Lanes, lane: Lane, born: u64) -> Option<Kept> {
+pub(crate) fn of(lanes: &Lanes, lane: Lane, listener: u64) -> Option<Kept> {
     let (entered, kept) = lanes[usize::from(lane)];
-    (entered == born).then_some(kept)
+    (entered == listener).then_some(kept)
 }

@@ -172,12 +172,12 @@ impl Site {
     }
 }
 
-/// Has the jump stand at each of the sites or not, as it is asked for, in steps that they take together.
-fn settle(sites: &[&'static Site]) -> Vec<Result<(), Error>> {
-    let memory = match Memory::open() {
-        Ok(memory) => memory,
-        Err(error) => return sites.iter().map(|_| Err(error.again())).collect(),
-    };
+/// Has the jump stand at each of the sites or not, as it is asked for, in steps that they take together; what became of each.
+///
+/// # Errors
+/// What is in the way of all of them.
+fn settle(sites: &[&'static Site]) -> Result<Vec<Result<(), Error>>, Error> {
+    let memory = Memory::open()?;
     let mut results: Vec<Result<(), Error>> = sites.iter().map(|_| Ok(())).collect();
     let [mut to_put_in, mut to_take_out] = [const { Vec::new() }; 2];
     for (index, site) in sites.iter().enumerate() {
@@ -194,14 +194,12 @@ fn settle(sites: &[&'static Site]) -> Vec<Result<(), Error>> {
         if which.is_empty() {
             continue;
         }
+        may_trap()?;
         let jumps: Vec<&Jump> = which.iter().map(|index| &sites[*index].jump).collect();
-        let changed: Vec<Result<(), Error>> = match may_trap() {
-            Ok(()) => change(&jumps, &memory),
-            Err(error) => which.iter().map(|_| Err(error.again())).collect(),
-        };
+        let changed: Vec<Result<(), Error>> = change(&jumps, &memory);
         which.into_iter().zip(changed).for_each(|(index, result)| results[index] = result);
     }
-    results
+    Ok(results)
 }
 
 fn may_trap() -> Result<(), Error> {
@@ -358,7 +356,14 @@ impl Site {
 
 impl All {
     /// Has handlers called at all of these; for each, its site or what is in the way.
-    pub fn listen(&mut self, all: &[Found], listener: &Arc<Listener>) -> Vec<Result<&'static Site, Error>> {
+    ///
+    /// # Errors
+    /// What is in the way of all of them; none are called then.
+    pub fn listen(
+        &mut self,
+        all: &[Found],
+        listener: &Arc<Listener>,
+    ) -> Result<Vec<Result<&'static Site, Error>>, Error> {
         let mut replaced = Vec::new();
         let mut add = |found: &Found| {
             let site = self.site(found)?;
@@ -374,7 +379,7 @@ impl All {
         let mut results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
         threads::drop_later(replaced);
         let sites: Vec<&'static Site> = results.iter().flatten().copied().collect();
-        let mut settled = settle(&sites).into_iter();
+        let mut settled = settle(&sites).inspect_err(|_| self.ignore(&sites, listener))?.into_iter();
         let mut failed = Vec::new();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             if let (Some(Err(error)), Ok(site)) = (settled.next(), &result) {
@@ -383,7 +388,7 @@ impl All {
             }
         }
         self.ignore(&failed, listener);
-        results
+        Ok(results)
     }
 
     /// Has them called no longer.
@@ -393,7 +398,7 @@ impl All {
             |site: &&'static Site| site.set_listeners(site.listeners().into_iter().filter(stays).collect());
         threads::drop_later(sites.iter().filter_map(without).collect());
         // Where a thread blocks SIGTRAP by now the jumps stay, and lead to the functions' own instructions.
-        settle(sites);
+        let _ = settle(sites);
     }
 
     /// Has another function called instead.
@@ -405,14 +410,14 @@ impl All {
         let free = site.replaced_by.compare_exchange(0, with, Ordering::AcqRel, Ordering::Relaxed);
         free.map_err(|_| Error::Replaced(site.found.function))?;
         site.direct();
-        let settled = settle(&[site]).into_iter().collect::<Result<(), Error>>();
+        let settled = settle(&[site]).and_then(|settled| settled.into_iter().collect());
         settled.inspect_err(|_| site.unreplace()).map(|()| site)
     }
 
     /// Has it called itself again.
     pub fn put_back(&mut self, site: &'static Site) {
         site.unreplace();
-        settle(&[site]);
+        let _ = settle(&[site]);
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn unless_inside(work: impl FnOnce(&'static Record)) {
     match OWN.get().or_else(first) {
         Some(own) if own.passes.load(Ordering::Relaxed) & 1 != 0 => {}
         Some(own) => own.pass(|| work(own)),
-        None => _ = MISSED.fetch_add(1, Ordering::Relaxed),
+        None => miss(),
     }
 }
 
@@ -152,7 +152,7 @@ fn free_ended() {
     }
 }
 
-/// A call could not be followed, and its handlers at the return are not called.
+/// A call has no record or no point, and handlers are not called for it.
 pub(crate) fn miss() {
     MISSED.fetch_add(1, Ordering::Relaxed);
 }

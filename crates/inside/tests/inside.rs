@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{apart, ready};
+use common::{apart, ready, use_the_c_library, work};
 use std::arch::{asm, global_asm};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -716,19 +716,7 @@ fn all_of_the_c_library_is_probed_at_once() {
         let count = Arc::new(AtomicU64::new(0));
         let probe = ready().on("libc.so*:*", counting(&count)).unwrap();
         assert!(probe.functions() > 1500, "{} functions; {:?}", probe.functions(), probe.skipped());
-        let work = |n: u64| {
-            let texts: Vec<String> =
-                (0..100).map(|k| format!("{n} {k} {:?}", std::env::var("HOME"))).collect();
-            let read = std::fs::read("/proc/self/stat").unwrap();
-            (texts.join("").len() as u64, u64::from(!read.is_empty()))
-        };
-        let expected = work(11);
-        let threads: Vec<_> = (0..10).map(|n| std::thread::spawn(move || work(n + 10))).collect();
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), expected);
-        }
-        let output = std::process::Command::new("echo").arg("it works").output().unwrap();
-        assert_eq!(output.stdout, b"it works\n");
+        let expected = use_the_c_library();
         let again = ready().on_function(SUM, counting(&count)).unwrap();
         assert_eq!(call(1, 2), 3);
         drop(again);

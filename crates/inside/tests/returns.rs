@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{apart, ready};
+use common::{apart, ready, use_the_c_library, work};
 use std::arch::{asm, global_asm};
 use std::ffi::{CString, c_long, c_void};
 use std::hint::black_box;
@@ -634,25 +634,13 @@ fn all_of_the_c_library_is_followed_at_once() {
         let count = Arc::new(AtomicU64::new(0));
         let probe = ready().on_return("libc.so*:*", counting(&count)).unwrap();
         assert!(probe.functions() > 1500, "{} functions; {:?}", probe.functions(), probe.skipped());
-        let work = |n: u64| {
-            let texts: Vec<String> =
-                (0..100).map(|k| format!("{n} {k} {:?}", std::env::var("HOME"))).collect();
-            let read = std::fs::read("/proc/self/stat").unwrap();
-            (texts.join("").len() as u64, u64::from(!read.is_empty()))
-        };
-        let expected = work(11);
-        let threads: Vec<_> = (0..10).map(|n| std::thread::spawn(move || work(n + 10))).collect();
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), expected);
-        }
+        let expected = use_the_c_library();
         if let Some(library) = &library {
             assert_eq!(library.call("sorts", &[1000]), 0);
             assert_eq!(library.call("ends_a_thread", &[]), 71);
             assert_eq!(library.call("jumps", &[100]), 100);
         }
         assert!(catch_unwind(|| panic!("it is caught")).is_err());
-        let output = Command::new("echo").arg("it works").output().unwrap();
-        assert_eq!(output.stdout, b"it works\n");
         // SAFETY: the child does what a forked child may.
         let child = unsafe { libc::fork() };
         if child == 0 {

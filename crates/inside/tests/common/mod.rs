@@ -34,3 +34,23 @@ pub fn apart(test: impl FnOnce()) {
 pub fn ready() -> Inside {
     Inside::allow_seccomp().unwrap()
 }
+
+/// Memory, texts, the environment and files; what it gives is the same for each number of two digits.
+pub fn work(n: u64) -> (u64, u64) {
+    let texts: Vec<String> = (0..100).map(|k| format!("{n} {k} {:?}", std::env::var("HOME"))).collect();
+    let read = std::fs::read("/proc/self/stat").unwrap();
+    (texts.join("").len() as u64, u64::from(!read.is_empty()))
+}
+
+/// Does all that on several threads, and runs a program; what [`work`] gives.
+#[track_caller]
+pub fn use_the_c_library() -> (u64, u64) {
+    let expected = work(11);
+    let threads: Vec<_> = (0..10).map(|n| std::thread::spawn(move || work(n + 10))).collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), expected);
+    }
+    let output = std::process::Command::new("echo").arg("it works").output().unwrap();
+    assert_eq!(output.stdout, b"it works\n");
+    expected
+}

@@ -7,7 +7,7 @@ mod points;
 
 use super::{
     JUMP_LENGTH,
-    emit::{Assembler, GPR64, number::*, unencodable},
+    emit::{Assembler, GPR64, jump_to, number::*, unencodable},
     relocate,
 };
 use crate::inside::{Copies, Ends, Handling, Inside, Points, RETURNS, Saved, VECTOR_STRIDE, Vectors};
@@ -36,9 +36,9 @@ const STORE_LENGTH: usize = 8;
 const FRAME: i32 = (size_of::<Saved>() + 8).next_multiple_of(16) as i32;
 const WORD: i32 = FRAME - 8;
 
-/// Components of XCR0, as XGETBV tells which are in use: halves of the registers up to 256 bits, the x87, masks, what is up to 512, and the sixteen others.
-const YMM_HIGH: u32 = 1 << 2;
+/// Components of XCR0, as XGETBV tells which are in use: the x87, halves of the registers up to 256 bits, masks, what is up to 512, and the sixteen others.
 const X87_IN_USE: i32 = 1 << 0;
+const YMM_HIGH: u32 = 1 << 2;
 const MASKS: u32 = 1 << 5;
 const ZMM_HIGH: u32 = 1 << 6;
 const ZMM_MORE: u32 = 1 << 7;
@@ -99,20 +99,22 @@ impl Inside for Wide {
     }
 
     fn pad(&self, at: u64, slot: u64) -> Result<Vec<u8>, Reason> {
-        let distance = slot.wrapping_sub(at.wrapping_add(PAD_LENGTH as u64)).cast_signed();
-        let distance = i32::try_from(distance).map_err(|_| Reason::OutOfReach)?;
-        Ok([&FAR_JUMP[..2], &distance.to_le_bytes()].concat())
+        Ok([&FAR_JUMP[..2], &distance(at.wrapping_add(PAD_LENGTH as u64), slot)?].concat())
     }
 
     fn jump(&self, site: u64, pad: u64) -> Result<Vec<u8>, Reason> {
-        let distance = pad.wrapping_sub(site.wrapping_add(JUMP_LENGTH.into())).cast_signed();
-        let distance = i32::try_from(distance).map_err(|_| Reason::OutOfReach)?;
-        Ok([&[0xe9][..], &distance.to_le_bytes()].concat())
+        Ok(jump_to(64, site, pad)?.to_vec())
     }
 
     fn trap(&self) -> u8 {
         TRAP
     }
+}
+
+/// What leads `to` an address from behind an instruction, or from where it stands in a table.
+fn distance(from: u64, to: u64) -> Result<[u8; 4], Reason> {
+    let distance = to.wrapping_sub(from).cast_signed();
+    i32::try_from(distance).map(i32::to_le_bytes).map_err(|_| Reason::OutOfReach)
 }
 
 /// Where a general register is saved, from the start on.

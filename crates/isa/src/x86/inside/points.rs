@@ -1,17 +1,16 @@
 //! Points by which calls go that are followed, and what unwinders are told of them.
 
-use super::{X87_IN_USE, put_back, put_back_vectors, save};
+use super::{X87_IN_USE, distance, put_back, put_back_vectors, save};
 use crate::Reason;
 use crate::inside::{Ends, Points, Saved};
-use crate::x86::emit::{Assembler, unencodable};
+use crate::x86::emit::{Assembler, jump_to, unencodable};
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use iced_x86::{IcedError, code_asm::*};
 
-/// `call [rip+disp32]` and `jmp rel32`
+/// `call [rip+disp32]`
 const CALL: [u8; 2] = [0xff, 0x15];
 const CALL_LENGTH: usize = 6;
-const JUMP: u8 = 0xe9;
 
 /// What FXAM tells in the status word, and that of an empty register.
 const X87_KIND: i32 = 0x4500;
@@ -31,15 +30,10 @@ pub(super) fn make(ends: &Ends, at: u64, table: u64) -> Result<Points, Reason> {
     let end = at + (ends.count as usize * LENGTH) as u64;
     let mut code = Vec::with_capacity(ends.count as usize * LENGTH + 4096);
     for n in 0..u64::from(ends.count) {
-        let distance = |to: u64, length: usize| {
-            let distance = to.wrapping_sub(at + length as u64).cast_signed();
-            i32::try_from(distance).map(i32::to_le_bytes).map_err(|_| Reason::OutOfReach)
-        };
         code.extend(CALL);
         let target = ends.known + n * LENGTH as u64 + u64::from(ends.target);
-        code.extend(distance(target, code.len() + 4)?);
-        code.push(JUMP);
-        code.extend(distance(end, code.len() + 4)?);
+        code.extend(distance(at + code.len() as u64 + 4, target)?);
+        code.extend(jump_to(64, at + code.len() as u64, end)?);
         code.resize((n as usize + 1) * LENGTH, super::TRAP);
     }
     let mut assembler = Assembler::new(64, end)?;
@@ -136,11 +130,7 @@ mod dwarf {
 /// and so far from that is what is known of it, which begins with the caller's address.
 fn unwind(ends: &Ends, at: u64, table: u64) -> Result<(Vec<u8>, u32), Reason> {
     use dwarf::*;
-    let relative = |to: u64, from: u64| {
-        let distance = i32::try_from(to.wrapping_sub(from).cast_signed());
-        distance.map(i32::to_le_bytes).map_err(|_| Reason::OutOfReach)
-    };
-    let to_known = relative(ends.known, at + CALL_LENGTH as u64)?;
+    let to_known = distance(at + CALL_LENGTH as u64, ends.known)?;
     let expression = [&[LIT8, MINUS, DEREF, CONST4S][..], &to_known, &[PLUS]].concat();
     // An identifier of 0, version 1; alignments of 1 and -8; a personality, and how addresses are given.
     let mut common = [&[0, 0, 0, 0, 1][..], b"zPR\0", &[1, 0x78, RETURN_ADDRESS, 10, ABSOLUTE]].concat();
@@ -151,7 +141,7 @@ fn unwind(ends: &Ends, at: u64, table: u64) -> Result<(Vec<u8>, u32), Reason> {
     let mut all = with_length(common);
     let entry = all.len() as u32;
     // How far back the common part is; the range, and nothing of its own.
-    let begins = relative(at, table + u64::from(entry) + 8)?;
+    let begins = distance(table + u64::from(entry) + 8, at)?;
     let length = (ends.count * LENGTH as u32).to_le_bytes();
     all.extend(with_length([&(entry + 4).to_le_bytes()[..], &begins, &length, &[0]].concat()));
     all.extend([0; 4]);
