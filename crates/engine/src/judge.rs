@@ -3,9 +3,10 @@
 //! What a site is asked for decides which mechanisms come into question. A script's bodies are code that detours call, where there is code for
 //! the machine; at a trap an interpreter runs them, as far as it does.
 
-use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns};
+use crate::admit::{Best, Facts, Runtime, Vectors, best, entry_of, exits, judge_returns};
 use crate::plan::TRAPLESS;
 use crate::{Module, Refusal, Request, Role, Script, spread};
+use trapless_isa::body::Extra;
 use trapless_isa::{Mechanism, Reason};
 
 /// What verdicts depend on, beside the request.
@@ -106,6 +107,11 @@ impl<'m> Judge<'_, 'm> {
         let has_code = self.script.is_none_or(|script| script.has_code(&request.clauses));
         if !(has_code && module.machine.isa().runs_bodies()) {
             return Err(Reason::NoBodies);
+        }
+        let changes = request.clauses.all().any(|clause| clause.takes.has(Extra::Changes));
+        // Go returns in other registers, and has nothing below its stack pointer.
+        if changes && !(module.machine.isa().changes_calls() && !module.runtimes.contains(Runtime::Go)) {
+            return Err(Reason::NoChanges);
         }
         let loses_vectors = match self.facts.vectors {
             Vectors::Kept => false,

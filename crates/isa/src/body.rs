@@ -338,11 +338,26 @@ pub enum Extra {
     /// The address of what the probe's operands are that the body asks for, in the order of [`Code::operands`]: two words each
     /// ([`crate::passed`]). At a return there are none.
     Operands,
+    /// The address of words that the body may write to, to change what the call does ([`Change`]). All bodies of a hit share them: the last
+    /// one that writes is heeded. At the entry of a function, or at its return, where calls are paired.
+    Changes,
+}
+
+/// What a word of [`Extra::Changes`] is, by its index there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Change {
+    /// At an entry: 0, or 1 where the call is skipped, and returns what the next word says. At a return of no effect.
+    Skip,
+    /// What is returned. At a return it is what the function has returned, until it is changed.
+    Result,
+    /// At an entry, the first of the integer [arguments](Convention::arguments) that the function will have. The others follow.
+    Arguments,
 }
 
 impl Extra {
     /// All of them, in their order.
-    pub const ALL: [Extra; 10] = [
+    pub const ALL: [Extra; 11] = [
         Extra::Site,
         Extra::Time,
         Extra::Entered,
@@ -353,6 +368,7 @@ impl Extra {
         Extra::Registers,
         Extra::Floats,
         Extra::Operands,
+        Extra::Changes,
     ];
 }
 

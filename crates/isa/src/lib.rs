@@ -397,6 +397,11 @@ pub trait Isa: Sync {
         false
     }
 
+    /// Whether bodies can change what a call does ([`body::Extra::Changes`]).
+    fn changes_calls(&self) -> bool {
+        false
+    }
+
     /// The code of the arena of stubs that `layout` tells of, from [`detour::signals::SIGNAL_WRAP`] on.
     fn signal_code(&self, _layout: &Layout) -> Result<Runtime, Reason> {
         Err(Reason::NotImplemented)

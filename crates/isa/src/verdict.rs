@@ -249,6 +249,11 @@ pub enum Reason {
     /// The bodies that are asked for lose what scalable vectors hold, and the program may have something there.
     #[error("the script's code would lose scalable vectors that the program may be working with")]
     ScalableVectors,
+    /// The bodies that are asked for change what a call does, which this detour cannot.
+    #[error(
+        "what a call does is changed at entries and returns of functions of C's convention, by code of x86-64"
+    )]
+    NoChanges,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
@@ -328,6 +333,7 @@ impl Reason {
             Reason::NeedsStack => "needs_stack",
             Reason::NoBodies => "no_bodies",
             Reason::ScalableVectors => "scalable_vectors",
+            Reason::NoChanges => "no_changes",
             Reason::NotAnInstruction => "not_an_instruction",
             Reason::Data => "data",
             Reason::MidInstruction => "mid_instruction",

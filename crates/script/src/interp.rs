@@ -167,6 +167,10 @@ impl Run<'_, '_> {
                 let signal = self.value(signal);
                 self.host.hit.signal(signal as i64);
             }
+            Statement::Change(what, value) => {
+                let value = self.value(value);
+                self.host.hit.change(*what, value);
+            }
             Statement::Store { .. }
             | Statement::Copy { .. }
             | Statement::Zero { .. }

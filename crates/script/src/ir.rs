@@ -712,6 +712,17 @@ pub enum Statement {
     },
     /// Send the thread's process a signal.
     Signal(Expression),
+    /// Have the call that was hit do something else.
+    Change(Change, Expression),
+}
+
+/// What of a call is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// The integer argument with this number by the platform's convention, from 0 on, as far as there are registers for it. At entries.
+    Argument(u8),
+    /// What it returns. At an entry the function is not called at all, at a return the caller gets this.
+    Result,
 }
 
 /// A process, as seen from the one that was hit.

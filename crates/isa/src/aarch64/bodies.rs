@@ -178,6 +178,7 @@ impl Template<'_> {
                 }
                 Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
                 Extra::Operands => self.code.emit([a::add_immediate(TEMPORARY, SP, extras)]),
+                Extra::Changes => return Err(Reason::NoChanges),
                 // No instruction tells.
                 Extra::Processor => return Err(Reason::NotImplemented),
             }

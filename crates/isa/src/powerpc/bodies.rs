@@ -234,6 +234,7 @@ impl Template<'_> {
                 Extra::Registers => self.asm.addi(TEMPORARY, R1, frame.kept),
                 Extra::Floats => self.asm.addi(TEMPORARY, R1, frame.kept + FLOATS),
                 Extra::Operands => self.asm.addi(TEMPORARY, R1, frame.operands),
+                Extra::Changes => return Err(Reason::NoChanges),
             }
             self.asm.store(TEMPORARY, R1, place);
         }

@@ -13,6 +13,9 @@
 //!     [go back, and give the level back]
 //! ```
 //!
+//! Where bodies change what the call does, the words by which they do lie below everything else while they run. At an entry the arguments are
+//! loaded from there when all have run, or the call is skipped: registers are what they were, and the detour returns to the caller.
+//!
 //! At an entry the arguments are where the program has them, so none of their registers plays a role in the frame. What reading the clock
 //! takes of them is put back from where it was saved. At a return they are loaded for each body.
 //!
@@ -31,7 +34,7 @@ use super::{
     goroutine::ROOM,
     steps::{Stacked, read_clock},
 };
-use crate::body::{Extra, Run, Runs, Takes};
+use crate::body::{Change, Extra, Run, Runs, Takes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
 use iced_x86::{Code, IcedError, Instruction, Register, code_asm::*};
@@ -51,6 +54,14 @@ const KEPT_ENVIRONMENT: i32 = 8;
 /// How many vector registers [`Extra::Floats`] tells of.
 const FLOATS: i32 = 8;
 
+/// The bytes of [`Extra::Changes`].
+const CHANGES: i32 = change(Change::Arguments) + 8 * ARGUMENTS.len() as i32;
+
+/// Where a word of it is.
+const fn change(change: Change) -> i32 {
+    8 * change as i32
+}
+
 /// What a body needs of the stack besides its own: what its extras point to, they themselves, the return address, and what is kept of numbers.
 fn pushed_for(run: &Run<'_>) -> i32 {
     let takes = run.takes;
@@ -58,6 +69,7 @@ fn pushed_for(run: &Run<'_>) -> i32 {
         (Extra::Registers, 8 * BY_DWARF.len() as i32),
         (Extra::Floats, 8 * FLOATS),
         (Extra::Operands, 16 * MOST_PASSED as i32),
+        (Extra::Changes, CHANGES),
     ];
     let areas: i32 = areas.iter().filter(|(extra, _)| takes.has(*extra)).map(|area| area.1).sum();
     let environment = if run.calculates { KEPT_ENVIRONMENT + 8 } else { 0 };
@@ -121,11 +133,78 @@ impl Template<'_> {
         let hit =
             Hit { frame: Some(frame), stacked: Stacked::above(0, 0), temporary: frame.entry, base: frame.x };
         self.switch_stack(&hit, ran)?;
+        let changes = Runs::takes(self.request.runs.entry).has(Extra::Changes);
+        self.pushed = 0;
+        if changes {
+            self.push_changes(&hit)?;
+        }
         for run in self.request.runs.entry {
             self.run(run, &hit, Self::put_back_arguments)?;
         }
+        if changes {
+            self.change_call(frame, &hit)?;
+        }
         self.switch_back(&hit)?;
         self.go_on(ran)
+    }
+
+    /// What bodies may change, as it is.
+    fn push_changes(&mut self, hit: &Hit<'_>) -> Asm {
+        for register in ARGUMENTS.into_iter().rev() {
+            match hit.saved_at(register) {
+                Some(saved) if hit.frame.is_some() => self.push_from(saved)?,
+                _ => self.push(register)?,
+            }
+        }
+        match hit.frame {
+            Some(_) => self.push_zero()?,
+            None => self.push_from(hit.at_return(1))?,
+        }
+        self.push_zero()
+    }
+
+    /// Does at an entry what bodies have asked for, and drops what they did it by.
+    fn change_call(&mut self, frame: &Frame, hit: &Hit<'_>) -> Asm {
+        let mut stays = self.asm.a.create_label();
+        self.asm.a.cmp(qword_ptr(rsp + change(Change::Skip)), 0)?;
+        self.asm.a.je(stays)?;
+        let (pushed, base) = (self.pushed, self.base);
+        self.skip_call(frame, hit)?;
+        (self.pushed, self.base) = (pushed, base);
+        self.asm.a.set_label(&mut stays)?;
+        self.asm.a.zero_bytes()?;
+        for (word, register) in (0..).zip(ARGUMENTS) {
+            let changed = qword_ptr(rsp + change(Change::Arguments) + 8 * word);
+            match hit.saved_at(register) {
+                // From where it comes back to its register.
+                Some(saved) => {
+                    let saved = self.above(saved);
+                    self.asm.a.mov(GPR64[hit.temporary], changed)?;
+                    self.asm.a.mov(saved, GPR64[hit.temporary])?;
+                }
+                None => self.asm.a.mov(GPR64[register], changed)?,
+            }
+        }
+        self.drop_changes()
+    }
+
+    /// Goes back to the caller. What it is given lies meanwhile below its return address, where nothing else is yet.
+    fn skip_call(&mut self, frame: &Frame, hit: &Hit<'_>) -> Asm {
+        const BELOW: i32 = 8;
+        let kept = self.above(frame.depth() - BELOW);
+        let a = &mut self.asm.a;
+        a.mov(GPR64[hit.temporary], qword_ptr(rsp + change(Change::Result)))?;
+        a.mov(kept, GPR64[hit.temporary])?;
+        self.drop_changes()?;
+        self.switch_back(hit)?;
+        frame.restore(&mut self.asm.a)?;
+        self.asm.a.mov(rax, qword_ptr(rsp - BELOW))?;
+        self.asm.a.ret()
+    }
+
+    fn drop_changes(&mut self) -> Asm {
+        self.pushed -= CHANGES;
+        self.asm.a.lea(rsp, qword_ptr(rsp + CHANGES))
     }
 
     /// As a late step of [`Template::return_step`]. `stacked`: what it is told.
@@ -138,8 +217,19 @@ impl Template<'_> {
         }
         let ran = self.leave_out_children()?;
         self.switch_stack(&hit, ran)?;
+        let changes = Runs::takes(self.request.runs.at_return).has(Extra::Changes);
+        self.pushed = 0;
+        if changes {
+            self.push_changes(&hit)?;
+        }
         for run in self.request.runs.at_return {
             self.run(run, &hit, |template, hit, _| template.load_arguments(hit))?;
+        }
+        if changes {
+            let result = self.above(hit.at_return(1));
+            self.asm.a.mov(rax, qword_ptr(rsp + change(Change::Result)))?;
+            self.asm.a.mov(result, rax)?;
+            self.drop_changes()?;
         }
         self.switch_back(&hit)?;
         self.go_on(ran)?;
@@ -243,7 +333,7 @@ impl Template<'_> {
         hit: &Hit<'_>,
         arguments: impl FnOnce(&mut Self, &Hit<'_>, Takes) -> Asm,
     ) -> Asm {
-        self.pushed = 0;
+        let before = self.pushed;
         if run.calculates {
             self.push_environment()?;
         }
@@ -264,12 +354,13 @@ impl Template<'_> {
                 Extra::Registers => self.push_address(hit, self.pushed - registers)?,
                 Extra::Floats => self.push_address(hit, self.pushed - floats)?,
                 Extra::Operands => self.push_address(hit, self.pushed - operands)?,
+                Extra::Changes => self.push_address(hit, self.pushed - before)?,
             }
         }
         arguments(self, hit, run.takes)?;
         let temporary = hit.temporary;
         self.constant(Code::Mov_r64_imm64, temporary, run.body)?;
-        let pushed = core::mem::take(&mut self.pushed);
+        let pushed = core::mem::replace(&mut self.pushed, before) - before;
         let a = &mut self.asm.a;
         a.call(GPR64[temporary])?;
         a.mov(qword_ptr(rsp - 8), 0)?;
@@ -307,6 +398,18 @@ impl Template<'_> {
         self.asm.a.push(GPR64[register])
     }
 
+    fn push_zero(&mut self) -> Asm {
+        self.pushed += 8;
+        self.asm.a.push(0)
+    }
+
+    /// Pushes what lies so far above the program's stack pointer.
+    fn push_from(&mut self, above: i32) -> Asm {
+        let from = self.above(above);
+        self.pushed += 8;
+        self.asm.a.push(from)
+    }
+
     fn push_constant(&mut self, code: Code, hit: &Hit<'_>, value: u64) -> Asm {
         self.constant(code, hit.temporary, value)?;
         self.push(hit.temporary)
@@ -328,9 +431,7 @@ impl Template<'_> {
     /// At a return it was read when that began. Else loses rax and rdx.
     fn push_time(&mut self, hit: &Hit<'_>) -> Asm {
         if hit.frame.is_none() {
-            let from = self.above(hit.at_return(RETURNED_AT));
-            self.pushed += 8;
-            return self.asm.a.push(from);
+            return self.push_from(hit.at_return(RETURNED_AT));
         }
         read_clock(&mut self.asm.a)?;
         self.push(RAX)
@@ -341,9 +442,7 @@ impl Template<'_> {
         if hit.frame.is_some() {
             return self.push_constant(Code::Mov_r32_imm32, hit, 0);
         }
-        let from = self.above(hit.at_return(ENTERED_AT));
-        self.pushed += 8;
-        self.asm.a.push(from)
+        self.push_from(hit.at_return(ENTERED_AT))
     }
 
     /// Loses rax, rcx and rdx.
@@ -367,11 +466,7 @@ impl Template<'_> {
             for register in BY_DWARF.into_iter().rev() {
                 match hit.saved_at(register) {
                     _ if register == RSP => self.push_stack_pointer(hit)?,
-                    Some(saved) => {
-                        let from = self.above(saved);
-                        self.pushed += 8;
-                        self.asm.a.push(from)?;
-                    }
+                    Some(saved) => self.push_from(saved)?,
                     None => self.push(register)?,
                 }
             }

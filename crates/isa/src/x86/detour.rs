@@ -69,6 +69,7 @@ use super::{
     runtime::Routine,
     stackless::{Flags, Stackless, stackless},
 };
+use crate::body::{Extra, Run, Runs};
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Displaced, Site};
@@ -129,6 +130,16 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
     }
 }
 
+/// Whether what the bodies of a request change is where they may: at the entry of a function of C's, nothing of which has run, and at returns.
+fn lets_change(request: &DetourRequest<'_>) -> bool {
+    let Runs { entry, at_return } = request.runs;
+    let changes = |runs: &[Run<'_>]| Runs::takes(runs).has(Extra::Changes);
+    let is_entry =
+        request.site.address == request.site.function && request.displaced.start == request.site.address;
+    (!changes(entry) || is_entry && request.stack == Stack::Enough)
+        && (!changes(at_return) || request.payload.pairs() && request.stack == Stack::Enough)
+}
+
 /// What becomes of the flags where the detour counts in memory nearby; `None` where it does not.
 fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<Flags> {
     if bits == 32 || !matches!(request.stack, Stack::None | Stack::NoneInGo) {
@@ -153,6 +164,9 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     }
     if !has_stack(bits, request) {
         return Err(crate::Reason::NeedsStack);
+    }
+    if !lets_change(request) {
+        return Err(crate::Reason::NoChanges);
     }
     let ahead = ahead.moved(bits, request.address)?;
     let mut copies = [ahead, Relocated::default(), Relocated::default()];

@@ -229,6 +229,10 @@ impl Isa for X86 {
         self.bits == 64
     }
 
+    fn changes_calls(&self) -> bool {
+        self.bits == 64
+    }
+
     fn signal_code(&self, layout: &Layout) -> Result<Runtime, Reason> {
         if self.bits == 64 { signals::signal_code(layout) } else { Err(Reason::NotImplemented) }
     }

@@ -50,6 +50,11 @@ impl Maker<'_> {
             13..=16 => self.map(code),
             17 => self.emit(code),
             18 if self.options.is_of_threads => self.thread(code),
+            19 if self.options.changes_calls => {
+                let arguments = self.random.below(4) as u8;
+                let what = if arguments == 0 { Change::Result } else { Change::Argument(arguments) };
+                code.push(Statement::Change(what, self.int(1)));
+            }
             _ if !self.options.addresses.is_empty() => self.read(code),
             _ => self.bytes(code),
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use trapless_isa::passed::MOST_PASSED;
 
 /// What the kernel alone knows, and what to do instead.
-const KERNELS: [(&str, &str); 15] = [
+const KERNELS: [(&str, &str); 14] = [
     ("kstack", "ustack tells the stack of the program"),
     ("ksym", "usym tells the symbol of an address in the program"),
     ("kaddr", "uaddr tells the address of a symbol in the program"),
@@ -23,7 +23,6 @@ const KERNELS: [(&str, &str); 15] = [
     ("path", "str reads a path from the program"),
     ("skboutput", "packets are the kernel's"),
     ("socket_cookie", "sockets are the kernel's"),
-    ("override", "what a function returns is not changed"),
     ("unwatch", "watchpoints are not set"),
     ("debugf", "printf tells the same"),
     ("write_user", "the program's memory is not written to"),

@@ -1,6 +1,7 @@
 //! Calls: which functions there are, how many arguments they take, and what is done by each family of them.
 
 mod aggregate;
+mod change;
 mod map;
 mod output;
 pub(crate) use output::location;
@@ -17,7 +18,7 @@ use crate::source::Span;
 use crate::syntax::ast::{self, Name};
 
 /// Functions with the least and the most arguments that they take.
-const FUNCTIONS: [(&str, usize, usize); 67] = [
+const FUNCTIONS: [(&str, usize, usize); 69] = [
     ("avg", 1, 1),
     ("bswap", 1, 1),
     ("buf", 1, 2),
@@ -53,11 +54,13 @@ const FUNCTIONS: [(&str, usize, usize); 67] = [
     ("min", 1, 1),
     ("nsecs", 0, 1),
     ("ntop", 1, 2),
+    ("override", 1, 1),
     ("pid", 0, 1),
     ("print", 1, 3),
     ("printf", 1, 128),
     ("pton", 1, 1),
     ("reg", 1, 1),
+    ("setarg", 2, 2),
     ("signal", 1, 1),
     ("signal_name", 1, 1),
     ("signal_thread", 1, 1),
@@ -101,7 +104,7 @@ pub fn is_native(name: &str) -> bool {
 }
 
 /// Functions that change something outside.
-const UNSAFE: [&str; 3] = ["system", "signal", "signal_thread"];
+const UNSAFE: [&str; 5] = ["override", "setarg", "signal", "signal_thread", "system"];
 
 impl Checker<'_> {
     /// `name(arguments)`.
@@ -116,6 +119,9 @@ impl Checker<'_> {
         if is_signal && UNSAFE.contains(&function) && !self.at.clause.kind.has_registers() {
             let provider = self.at.clause.kind.provider();
             self.error(span, format!("{function}() can not be used for this probetype {provider}"));
+            return Expr::nothing(span);
+        }
+        if !self.has_calls(function, span) {
             return Expr::nothing(span);
         }
         if UNSAFE.contains(&function) && !self.environment.is_unsafe_allowed() {
@@ -141,6 +147,8 @@ impl Checker<'_> {
             | "strerror" | "signal_name" | "strftime" | "comm" | "assert_str" => {
                 self.on_text(function, arguments, span)
             }
+            "override" => self.override_call(&arguments[0], span),
+            "setarg" => self.set_argument(&arguments[0], &arguments[1], span),
             "ustack" | "dw_ustack" => self.stack(function, arguments, span),
             "usym" | "reg" | "uaddr" | "uptr" | "stack_len" | "usdt_arg" => {
                 self.on_place(function, arguments, span)

@@ -4,7 +4,7 @@
 //! the memory that it shares with it, and tells its messages to the same printer as a probe that runs in the tool itself.
 
 use super::Added;
-use crate::ir::{Context, Kin, MapId, MessageId, Scalar, StackWalk};
+use crate::ir::{Change, Context, Kin, MapId, MessageId, Scalar, StackWalk};
 
 /// All that a run of a body is given.
 pub struct Host<'a> {
@@ -46,6 +46,11 @@ pub trait Hit {
 
     /// Sends the process a signal. A number that is none does nothing.
     fn signal(&mut self, signal: i64);
+
+    /// Has the call do something else. Without an implementation it does what it does.
+    fn change(&mut self, what: Change, to: u64) {
+        _ = (what, to);
+    }
 
     /// Whether the run has to end though there is fuel. It is asked ahead of each round of a loop.
     fn is_out_of_time(&mut self) -> bool {

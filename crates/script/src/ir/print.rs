@@ -212,6 +212,10 @@ impl Lines<'_> {
                 format!("emit {}({})", message.0, parts.join(", "))
             }
             Statement::Signal(number) => format!("signal {}", self.expression(number)),
+            Statement::Change(Change::Argument(number), value) => {
+                format!("arg{number} = {}", self.expression(value))
+            }
+            Statement::Change(Change::Result, value) => format!("override {}", self.expression(value)),
         }
     }
 }

@@ -183,7 +183,7 @@ impl Checker<'_> {
                 self.writable(to, 16)
             }
             Statement::Emit { message, parts } => self.emit(*message, parts),
-            Statement::Signal(signal) => self.int(signal),
+            Statement::Signal(value) | Statement::Change(_, value) => self.int(value),
         }
     }
 

@@ -22,9 +22,10 @@ pub(crate) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
     let mut places: Vec<&'a Place> = Vec::new();
     let mut expressions: Vec<&'a Expression> = Vec::new();
     match statement {
-        Statement::Set(_, value) | Statement::If(value, ..) | Statement::Signal(value) => {
-            expressions.push(value)
-        }
+        Statement::Set(_, value)
+        | Statement::If(value, ..)
+        | Statement::Signal(value)
+        | Statement::Change(_, value) => expressions.push(value),
         Statement::Store { to, value, .. } => {
             places.push(to);
             expressions.push(value);

@@ -89,6 +89,10 @@ impl Lowering<'_, '_> {
                 let number = self.scalar(number);
                 self.emit(Statement::Signal(number));
             }
+            Call::Change(what, value) => {
+                let value = self.scalar(value);
+                self.emit(Statement::Change(*what, value));
+            }
             Call::Strlen(text) => self.effect(text),
             Call::Has(key) => {
                 if let Some(key) = &key.key {

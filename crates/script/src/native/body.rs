@@ -10,7 +10,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I32, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Value};
 use cranelift_frontend::Variable;
-use trapless_isa::body::{Extra, Returned, Takes};
+use trapless_isa::body::{self, Extra, Returned, Takes};
 use trapless_isa::passed::{MEMORY, MOST_PASSED, Number, SIZE, Wanted};
 use trapless_wire::{SCRATCH_HEAD, SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
@@ -63,6 +63,7 @@ fn takes(common: &Common<'_>, code: &[Statement], at: Hit) -> Takes {
                 takes = takes.with(Extra::InstructionPointer);
             }
         }
+        Statement::Change(..) => takes = takes.with(Extra::Changes),
         Statement::Emit { .. } => takes = takes.with(Extra::Site).with(Extra::Time).with(Extra::Tid),
         Statement::Aggregate { map, .. } => {
             let value = common.program.maps.get(map.0 as usize).map(|map| map.value);
@@ -388,6 +389,10 @@ impl Maker<'_, '_> {
             | Statement::ThreadName { .. }
             | Statement::ProcessName { .. }
             | Statement::Signal(_) => self.on_bytes(statement)?,
+            Statement::Change(what, to) => {
+                let to = self.value(to)?;
+                self.change(*what, to)?;
+            }
             Statement::MapGet { .. }
             | Statement::MapSet { .. }
             | Statement::MapAdd { .. }
@@ -435,6 +440,27 @@ impl Maker<'_, '_> {
         }
         let whole = self.e.b.use_var(whole);
         self.tell(ok, whole);
+        Ok(())
+    }
+
+    /// Has the call do something else once all bodies of the hit have run.
+    fn change(&mut self, what: Change, to: Value) -> Result<(), Refusal> {
+        let words = At(self.extra(Extra::Changes)?, 0);
+        let word = |of: body::Change| 8 * of as u32;
+        let (moment, arguments) = (self.at.moment, self.common.convention.arguments.len());
+        match what {
+            Change::Result if moment != Moment::Inside => {
+                self.e.store(to, words.plus(word(body::Change::Result)));
+                if moment == Moment::Entry {
+                    let skip = self.e.int(1);
+                    self.e.store(skip, words.plus(word(body::Change::Skip)));
+                }
+            }
+            Change::Argument(number) if moment == Moment::Entry && usize::from(number) < arguments => {
+                self.e.store(to, words.plus(word(body::Change::Arguments) + 8 * u32::from(number)));
+            }
+            _ => return Err(Refusal::Missing("such change of what a call does there")),
+        }
         Ok(())
     }
 

@@ -152,6 +152,10 @@ impl<W: Atomics + ?Sized> Hit for Standing<'_, W> {
         // Refused ahead.
     }
 
+    fn change(&mut self, _what: Change, _to: u64) {
+        // Refused ahead.
+    }
+
     fn is_out_of_time(&mut self) -> bool {
         self.thread.stands_too_long()
     }

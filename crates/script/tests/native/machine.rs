@@ -10,7 +10,7 @@ pub use own::{ARGUMENTS, MACHINE, STATE};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use trapless_isa::body::{Convention, Extra, Takes};
+use trapless_isa::body::{Change, Convention, Extra, Takes};
 use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, Wanted};
 use trapless_script::ir::{BodyId, Program};
 use trapless_script::native::{Abi, Moment, NativeProgram, Refusal, Target, compile};
@@ -116,6 +116,9 @@ pub struct Passed(pub [[u64; 2]; MOST_PASSED]);
 /// How many arguments USDT probes have here.
 pub const OPERANDS: usize = 4;
 
+/// How many words there are of what bodies change.
+pub const CHANGES: usize = Change::Arguments as usize + ARGUMENTS;
+
 /// A hit: what a detour would hand over.
 #[derive(Clone, Debug)]
 pub struct Hit {
@@ -126,6 +129,8 @@ pub struct Hit {
     pub operands: [[u64; 2]; OPERANDS],
     /// Where they are for the body that is called: those that it asks for.
     pub passed: Cell<Passed>,
+    /// What a body has changed: [`CHANGES`] words.
+    pub changed: Cell<[u64; CHANGES]>,
     pub site: u64,
     pub ticks: u64,
     pub entered: u64,
@@ -159,6 +164,7 @@ impl Default for Hit {
             floats: [0; 8],
             operands: [[0; 2]; OPERANDS],
             passed: Cell::default(),
+            changed: Cell::default(),
             site: 3,
             ticks: 1_000_000,
             entered: 999_000,
@@ -199,6 +205,7 @@ impl Hit {
                 Extra::Registers => address(&self.registers),
                 Extra::Floats => address(&self.floats),
                 Extra::Operands => self.passed.as_ptr() as u64,
+                Extra::Changes => self.changed.as_ptr() as u64,
             };
         }
         (extras, takes.count() as usize)

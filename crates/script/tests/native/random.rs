@@ -1,7 +1,9 @@
 //! Native code does what the interpreter does: random programs on random hits.
 
-use crate::machine::{Hit, Ready, SHARED, clock, convention, reads_memory};
+use crate::machine::{CHANGES, Hit, Ready, SHARED, clock, convention, reads_memory};
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use trapless_isa::body;
 use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, SIGNED, SIZE, Wanted, extended};
 use trapless_script::arbitrary::{Options, program};
 use trapless_script::interp::{self, Host, Maps, Outcome, Sink, maps::Tables};
@@ -12,6 +14,16 @@ use trapless_wire::{Incomplete, MapKind, MapPlace, MessagePart, THREAD_OUT_OF_FU
 
 /// The hit for the interpreter.
 pub struct Told<'a>(pub &'a Hit);
+
+/// What a body has changed, as its words.
+fn change(changed: &Cell<[u64; CHANGES]>, what: Change, to: u64) {
+    let mut words = changed.get();
+    match what {
+        Change::Argument(number) => words[body::Change::Arguments as usize + usize::from(number)] = to,
+        Change::Result => words[..2].copy_from_slice(&[1, to]),
+    }
+    changed.set(words);
+}
 
 pub fn context(hit: &Hit, what: Context) -> u64 {
     let convention = convention();
@@ -99,6 +111,10 @@ impl interp::Hit for Told<'_> {
     }
 
     fn signal(&mut self, _: i64) {}
+
+    fn change(&mut self, what: Change, to: u64) {
+        change(&self.0.changed, what, to);
+    }
 }
 
 type Sent = Vec<(u32, Vec<Vec<u8>>)>;
@@ -190,7 +206,9 @@ pub fn agree_by(seed: u64, program: &Program, hits: &[Hit], run: impl Fn(&Ready,
         let mut sink = Collected(Vec::new());
         let host = Host { hit: &mut Told(hit), maps: &mut tables, sink: &mut sink };
         ends += u64::from(interp::run(program, BodyId(0), host) == Outcome::OutOfFuel);
+        let changed = hit.changed.take();
         run(&ready, turn, hit);
+        assert_eq!(hit.changed.take(), changed, "seed {seed}, turn {turn}: what the call does");
         let mut sent: Sent = Vec::new();
         let drained = ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| {
             assert_eq!(

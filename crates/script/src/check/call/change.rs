@@ -1,0 +1,84 @@
+//! Functions that change what a call does.
+
+use super::called;
+use crate::check::checker::Checker;
+use crate::check::clauses::ClauseKind;
+use crate::check::convert::converted;
+use crate::check::environment::Machine;
+use crate::check::tree::{Call, Expr};
+use crate::check::types::Type;
+use crate::ir::Change;
+use crate::source::Span;
+use crate::syntax::ast;
+
+impl Checker<'_> {
+    /// Whether the clause is where a function changes what calls do. It is told if not.
+    pub(super) fn has_calls(&mut self, function: &str, span: Span) -> bool {
+        let kind = self.at.clause.kind;
+        let (is_there, places) = match function {
+            "override" => (
+                matches!(kind, ClauseKind::Entry | ClauseKind::Return),
+                "at the entries of functions (uprobe) and at their returns (uretprobe)",
+            ),
+            "setarg" => (kind == ClauseKind::Entry, "at the entries of functions (uprobe)"),
+            _ => return true,
+        };
+        if !is_there {
+            self.error(span, format!("{function}() can only be used {places}"));
+            return false;
+        }
+        let machine = self.environment.machine().name;
+        let is_known = machine == Machine::X86_64.name;
+        if !is_known {
+            self.error(
+                span,
+                format!("{function}() changes calls in programs of x86_64, and this is one of {machine}"),
+            );
+        }
+        is_known
+    }
+
+    /// `override(value)`: what the call returns; at an entry the function is not called.
+    pub(super) fn override_call(&mut self, value: &ast::Expr, span: Span) -> Expr {
+        let value = self.word("override", value, span);
+        called(Type::Void, Call::Change(Change::Result, Box::new(value)), span)
+    }
+
+    /// `setarg(number, value)`: what the function has for an argument.
+    pub(super) fn set_argument(&mut self, number: &ast::Expr, value: &ast::Expr, span: Span) -> Expr {
+        let value = self.word("setarg", value, span);
+        let registers = self.environment.machine().arguments;
+        let Some(number) = self.number_literal("setarg", number, span) else { return Expr::nothing(span) };
+        if let Some(number) = u8::try_from(number).ok().filter(|number| *number < registers) {
+            return called(Type::Void, Call::Change(Change::Argument(number), Box::new(value)), span);
+        }
+        let last = registers - 1;
+        self.error(
+            span,
+            format!(
+                "setarg() changes arguments in registers, which are 0 to {last} here ({number} provided)"
+            ),
+        );
+        Expr::nothing(span)
+    }
+
+    /// An integer or an address, as a register has it.
+    fn word(&mut self, function: &str, value: &ast::Expr, span: Span) -> Expr {
+        let value = self.number_of(value);
+        match &value.of {
+            of if of.is_int()
+                || matches!(of, Type::Pointer(..) | Type::Bool | Type::Enum(..) | Type::None) =>
+            {
+                converted(value, &Type::INT64)
+            }
+            of => {
+                let kind = of.kind();
+                self.error(
+                    span,
+                    format!("{function}() only supports integers and pointers ({kind} provided)"),
+                );
+                Expr::nothing(span)
+            }
+        }
+    }
+}
