@@ -397,6 +397,17 @@ pub trait Isa: Sync {
         false
     }
 
+    /// How far from the thread pointer that is which the function with this code, at this address, returns the address of; `None` where that
+    /// cannot be told. `read`: a word of the program's memory.
+    fn returned_local(
+        &self,
+        _code: &[u8],
+        _address: u64,
+        _read: &mut dyn FnMut(u64) -> Option<u64>,
+    ) -> Option<i64> {
+        None
+    }
+
     /// Whether bodies can change what a call does ([`body::Extra::Changes`]).
     fn changes_calls(&self) -> bool {
         false

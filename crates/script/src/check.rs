@@ -11,6 +11,7 @@ pub mod clauses;
 pub mod convert;
 mod element;
 pub mod environment;
+mod errors;
 mod expression;
 pub mod format;
 pub mod maps;
@@ -24,6 +25,7 @@ pub mod types;
 pub use builtin::NAMES as BUILTINS;
 pub use call::is_native;
 pub(crate) use call::location;
+pub use errors::error_number;
 
 use self::checker::{At, Checker};
 use self::clauses::{Clause, ClauseKind};

@@ -65,6 +65,8 @@ pub struct Symbol {
     pub target: Option<String>,
     /// The name.
     pub name: String,
+    /// Whether each thread has its own: what is wanted is how far it is from the thread pointer.
+    pub is_of_thread: bool,
 }
 
 /// Index of a map.
@@ -723,6 +725,8 @@ pub enum Change {
     Argument(u8),
     /// What it returns. At an entry the function is not called at all, at a return the caller gets this.
     Result,
+    /// What `errno` is for the thread: it is what [`Program::symbols`] has at this index. At entries and returns.
+    Errno(u16),
 }
 
 /// A process, as seen from the one that was hit.

@@ -134,8 +134,9 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
 fn lets_change(request: &DetourRequest<'_>) -> bool {
     let Runs { entry, at_return } = request.runs;
     let changes = |runs: &[Run<'_>]| Runs::takes(runs).has(Extra::Changes);
+    // Behind a landing pad, which stays, is as good; but nothing of it may stand ahead.
     let is_entry =
-        request.site.address == request.site.function && request.displaced.start == request.site.address;
+        request.site.address == request.site.function && request.displaced.start >= request.site.address;
     (!changes(entry) || is_entry && request.stack == Stack::Enough)
         && (!changes(at_return) || request.payload.pairs() && request.stack == Stack::Enough)
 }

@@ -339,6 +339,7 @@ impl State {
             let makes = instruction.mnemonic() == Mnemonic::Mov && is_sp(instruction.op1_register());
             after.frame = self.depth.filter(|_| makes);
         }
+        after.forget_dropped(&self);
         after.follow_saving(&self, instruction, writes(Register::RAX));
         after.follow_stores(&self, instruction);
         after
@@ -424,7 +425,8 @@ impl State {
                 self.forget(at);
                 if before.flags_in_rax == SAVED_IN_RAX && number == 0 {
                     self.pushed[SAVED_FLAGS] = at;
-                } else if before.lost & 1 << number == 0 {
+                } else if before.lost & 1 << number == 0 && self.pushed[number] == 0 {
+                    // Where it was saved first it stays: it may be told more than once.
                     self.pushed[number] = at;
                 }
             }
@@ -455,6 +457,15 @@ impl State {
             }
             Mnemonic::Sahf | Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => self.lost &= !FLAGS,
             _ => {}
+        }
+    }
+
+    /// What the stack pointer has left below it, but for a word that a `pop` has taken.
+    fn forget_dropped(&mut self, before: &Self) {
+        let (Some(depth), Some(from)) = (self.depth, before.depth) else { return };
+        if from.saturating_sub(depth) > 8 {
+            let is_left = |at: u8| at != SAVED_IN_XMM15 && 8 * i32::from(at) > depth;
+            self.pushed.iter_mut().filter(|pushed| is_left(**pushed)).for_each(|pushed| *pushed = 0);
         }
     }
 

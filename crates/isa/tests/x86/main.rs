@@ -5,6 +5,8 @@ mod asked;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod bodies;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod changes;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod conditions;
 mod decided;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

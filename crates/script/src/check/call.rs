@@ -18,7 +18,7 @@ use crate::source::Span;
 use crate::syntax::ast::{self, Name};
 
 /// Functions with the least and the most arguments that they take.
-const FUNCTIONS: [(&str, usize, usize); 69] = [
+const FUNCTIONS: [(&str, usize, usize); 70] = [
     ("avg", 1, 1),
     ("bswap", 1, 1),
     ("buf", 1, 2),
@@ -61,6 +61,7 @@ const FUNCTIONS: [(&str, usize, usize); 69] = [
     ("pton", 1, 1),
     ("reg", 1, 1),
     ("setarg", 2, 2),
+    ("seterrno", 1, 1),
     ("signal", 1, 1),
     ("signal_name", 1, 1),
     ("signal_thread", 1, 1),
@@ -104,7 +105,7 @@ pub fn is_native(name: &str) -> bool {
 }
 
 /// Functions that change something outside.
-const UNSAFE: [&str; 5] = ["override", "setarg", "signal", "signal_thread", "system"];
+const UNSAFE: [&str; 6] = ["override", "setarg", "seterrno", "signal", "signal_thread", "system"];
 
 impl Checker<'_> {
     /// `name(arguments)`.
@@ -148,6 +149,7 @@ impl Checker<'_> {
                 self.on_text(function, arguments, span)
             }
             "override" => self.override_call(&arguments[0], span),
+            "seterrno" => self.set_errno(&arguments[0], span),
             "setarg" => self.set_argument(&arguments[0], &arguments[1], span),
             "ustack" | "dw_ustack" => self.stack(function, arguments, span),
             "usym" | "reg" | "uaddr" | "uptr" | "stack_len" | "usdt_arg" => {

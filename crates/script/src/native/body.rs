@@ -63,6 +63,7 @@ fn takes(common: &Common<'_>, code: &[Statement], at: Hit) -> Takes {
                 takes = takes.with(Extra::InstructionPointer);
             }
         }
+        Statement::Change(Change::Errno(_), _) => {}
         Statement::Change(..) => takes = takes.with(Extra::Changes),
         Statement::Emit { .. } => takes = takes.with(Extra::Site).with(Extra::Time).with(Extra::Tid),
         Statement::Aggregate { map, .. } => {
@@ -445,6 +446,13 @@ impl Maker<'_, '_> {
 
     /// Has the call do something else once all bodies of the hit have run.
     fn change(&mut self, what: Change, to: Value) -> Result<(), Refusal> {
+        if let Change::Errno(symbol) = what {
+            let offset = self.value(&Expression::Context(Context::Symbol(symbol)))?;
+            let thread = self.value(&Expression::Context(Context::ThreadPointer))?;
+            let at = self.e.b.ins().iadd(thread, offset);
+            self.store(to, At(at, 0), Width::Unsigned(4));
+            return Ok(());
+        }
         let words = At(self.extra(Extra::Changes)?, 0);
         let word = |of: body::Change| 8 * of as u32;
         let (moment, arguments) = (self.at.moment, self.common.convention.arguments.len());

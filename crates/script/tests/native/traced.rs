@@ -78,7 +78,7 @@ fn run_for(program: &Program, ready: &Ready, hit: &Hit, rounds: u32) {
 
 #[test]
 fn random_programs_do_the_same_whoever_runs_them_at_each_hit() {
-    each_program(37, |seed, program, hits| {
+    each_program(37, false, |seed, program, hits| {
         // Now this one first, now the other.
         agree_by(seed, program, hits, |ready, turn, hit| match (turn as u64 + seed) % 2 {
             0 => run(program, ready, hit),
@@ -165,6 +165,7 @@ fn what_only_the_thread_itself_could_do_is_refused() {
         vec![],
     )]);
     let signal = program(vec![Statement::Signal(Expression::Int(9))]);
+    let change = program(vec![Statement::Change(Change::Result, Expression::Int(9))]);
     let operand = program(vec![Statement::Operand { into: LocalId(0), argument: 0, ok: None }]);
     let clears = |capacity| {
         let map = Map {
@@ -176,9 +177,10 @@ fn what_only_the_thread_itself_could_do_is_refused() {
         };
         Program { maps: vec![map], ..program(vec![Statement::MapClear(MapId(0))]) }
     };
-    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 14] = [
+    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 15] = [
         (&stack, Entry, Some(Untraced::Stack), Some(Untraced::Stack)),
         (&signal, Entry, Some(Untraced::Signal), Some(Untraced::Signal)),
+        (&change, Entry, Some(Untraced::Change), Some(Untraced::Change)),
         (&clears(FUEL), Entry, None, None),
         (&clears(FUEL + 1), Entry, Some(Untraced::LargeMap), Some(Untraced::LargeMap)),
         (&operand, Inside, None, Some(Untraced::Operand)),

@@ -5,9 +5,10 @@ use crate::check::checker::Checker;
 use crate::check::clauses::ClauseKind;
 use crate::check::convert::converted;
 use crate::check::environment::Machine;
-use crate::check::tree::{Call, Expr};
+use crate::check::errors::error_number;
+use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::Type;
-use crate::ir::Change;
+use crate::ir::{Change, Symbol};
 use crate::source::Span;
 use crate::syntax::ast;
 
@@ -16,7 +17,7 @@ impl Checker<'_> {
     pub(super) fn has_calls(&mut self, function: &str, span: Span) -> bool {
         let kind = self.at.clause.kind;
         let (is_there, places) = match function {
-            "override" => (
+            "override" | "seterrno" => (
                 matches!(kind, ClauseKind::Entry | ClauseKind::Return),
                 "at the entries of functions (uprobe) and at their returns (uretprobe)",
             ),
@@ -60,6 +61,33 @@ impl Checker<'_> {
             ),
         );
         Expr::nothing(span)
+    }
+
+    /// `seterrno(value)`: what the thread's `errno` is, by its number or its name.
+    pub(super) fn set_errno(&mut self, value: &ast::Expr, span: Span) -> Expr {
+        let value = self.number_of(value);
+        let number = match (&value.kind, &value.of) {
+            (Kind::Text(name), _) => {
+                let name = super::lossy(name);
+                let Some(number) = error_number(&name) else {
+                    self.error(span, format!("Invalid name of an error: {name} (expects one like ENOMEM)"));
+                    return Expr::nothing(span);
+                };
+                Expr::int(Type::INT64, number, span)
+            }
+            (_, of) if of.is_int() || of.is_none() => converted(value, &Type::INT64),
+            (_, of) => {
+                let kind = of.kind();
+                self.error(
+                    span,
+                    format!("seterrno() accepts a string literal or an integer ({kind} provided)"),
+                );
+                return Expr::nothing(span);
+            }
+        };
+        let errno = Symbol { target: None, name: "errno".to_owned(), is_of_thread: true };
+        let Some(index) = self.symbol(errno, span) else { return Expr::nothing(span) };
+        called(Type::Void, Call::Change(Change::Errno(index), Box::new(number)), span)
     }
 
     /// An integer or an address, as a register has it.

@@ -184,20 +184,23 @@ impl Checker<'_> {
                 return Expr::nothing(span);
             }
         };
-        let symbol = ir::Symbol { target, name: name.to_string() };
-        let index = match self.symbols.iter().position(|known| *known == symbol) {
-            Some(index) => index,
-            None => {
-                self.symbols.push(symbol);
-                self.symbols.len() - 1
-            }
-        };
-        let Ok(index) = u16::try_from(index) else {
-            self.error(span, "too many symbols");
-            return Expr::nothing(span);
-        };
+        let symbol = ir::Symbol { target, name: name.to_string(), is_of_thread: false };
+        let Some(index) = self.symbol(symbol, span) else { return Expr::nothing(span) };
         let of = self.structs.pointer(Type::int(size, false));
         Expr { of, span, kind: Kind::Context(Context::Symbol(index)) }
+    }
+
+    /// The index of a symbol among those that the script wants; `None` if it wants too many.
+    pub(super) fn symbol(&mut self, symbol: ir::Symbol, span: Span) -> Option<u16> {
+        let index = self.symbols.iter().position(|known| *known == symbol).unwrap_or_else(|| {
+            self.symbols.push(symbol);
+            self.symbols.len() - 1
+        });
+        let index = u16::try_from(index).ok();
+        if index.is_none() {
+            self.error(span, "too many symbols");
+        }
+        index
     }
 }
 

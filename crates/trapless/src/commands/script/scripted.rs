@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
 use trapless_engine::admit::{Marks, Runtime};
 use trapless_isa::Machine;
-use trapless_process::{Process, Seccomp, ticks};
-use trapless_script::ir::{BodyId, ClockKind, MapSharing, MapValue, Program, Readers};
+use trapless_process::{Process, RemoteAddr, Seccomp, ticks};
+use trapless_script::ir::{BodyId, ClockKind, MapSharing, MapValue, Program, Readers, Symbol};
 use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
 use trapless_script::traced;
 use trapless_session::clock;
@@ -172,8 +172,12 @@ impl Scripted {
         )))
     }
 
-    fn about(&self, process: &Process, images: &[Image]) -> memory::About {
-        let symbol = |symbol: &trapless_script::ir::Symbol| {
+    /// What code is told of a process.
+    ///
+    /// # Errors
+    /// It is not known where the process has its `errno`, which the code changes.
+    fn about(&self, process: &Process, images: &[Image]) -> Result<memory::About, Error> {
+        let address = |symbol: &Symbol| {
             let is_meant = |image: &&Image| match &symbol.target {
                 None => true,
                 Some(target) => {
@@ -186,7 +190,35 @@ impl Scripted {
             };
             images.iter().filter(is_meant).find_map(find).unwrap_or(0)
         };
-        self.beginning.about(process, self.program.symbols.iter().map(symbol).collect())
+        let symbol = |symbol: &Symbol| match symbol.is_of_thread {
+            false => Ok(address(symbol)),
+            true => self.errno(process, images),
+        };
+        let symbols = self.program.symbols.iter().map(symbol).collect::<Result<_, _>>()?;
+        Ok(self.beginning.about(process, symbols))
+    }
+
+    /// How far the `errno` of a thread of a process is from its thread pointer.
+    ///
+    /// # Errors
+    /// The C library does not tell.
+    fn errno(&self, process: &Process, images: &[Image]) -> Result<u64, Error> {
+        /// As glibc and musl call it.
+        const LOCATION: &str = "__errno_location";
+        let mut read = |address| process.read_word(RemoteAddr(address)).ok();
+        let mut find = |image: &Image| {
+            let (module, bias) = (image.module(Some(process)).ok()?, image.bias(Some(process)).ok()?);
+            let (address, size) = (module.symbol_address(LOCATION)?, module.symbol_size(LOCATION)?);
+            let code = module.code(address..address.checked_add(size)?)?;
+            self.machine.isa().returned_local(code, address.wrapping_add(bias), &mut read)
+        };
+        let found = images.iter().find_map(&mut find);
+        found.map(|offset| offset as u64).ok_or_else(|| {
+            let pid = process.pid();
+            Error::Usage(format!(
+                "process {pid} has no {LOCATION} that tells where its errno is: let the script do without seterrno()"
+            ))
+        })
     }
 }
 
@@ -280,7 +312,7 @@ impl CodeFor for Scripted {
         let memory_operands = self.memory_operands(process)?;
         let is_go = is_go(process, images);
         let native = self.code_for(is_go)?;
-        let about = self.about(process, images);
+        let about = self.about(process, images)?;
         let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
         let script = Script {
             program: native.code.clone(),
