@@ -3,7 +3,7 @@
 //! What a site is asked for decides which mechanisms come into question. A script's bodies are code that detours call, where there is code for
 //! the machine; at a trap an interpreter runs them, as far as it does.
 
-use crate::admit::{Best, Facts, Runtime, Vectors, best, entry_of, exits, judge_returns};
+use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns, lets_change};
 use crate::plan::TRAPLESS;
 use crate::{Module, Refusal, Request, Role, Script, spread};
 use trapless_isa::body::Extra;
@@ -102,16 +102,14 @@ impl<'m> Judge<'_, 'm> {
     }
 
     /// Whether detours can call the bodies of a request.
-    fn bodies(&self, request: &Request<'m>) -> Result<(), Reason> {
+    fn bodies(&self, request: &Request<'m>) -> Result<(), Refusal> {
         let module = &self.modules[request.module];
         let has_code = self.script.is_none_or(|script| script.has_code(&request.clauses));
         if !(has_code && module.machine.isa().runs_bodies()) {
-            return Err(Reason::NoBodies);
+            return Err(Reason::NoBodies.into());
         }
-        let changes = request.clauses.all().any(|clause| clause.takes.has(Extra::Changes));
-        // Go returns in other registers, and has nothing below its stack pointer.
-        if changes && !(module.machine.isa().changes_calls() && !module.runtimes.contains(Runtime::Go)) {
-            return Err(Reason::NoChanges);
+        if changes_calls(request) {
+            lets_change(self.modules, request)?;
         }
         let loses_vectors = match self.facts.vectors {
             Vectors::Kept => false,
@@ -122,7 +120,7 @@ impl<'m> Judge<'_, 'm> {
             }
             Vectors::Streaming => true,
         };
-        if loses_vectors { Err(Reason::ScalableVectors) } else { Ok(()) }
+        if loses_vectors { Err(Reason::ScalableVectors.into()) } else { Ok(()) }
     }
 
     /// By which of the allowed mechanisms the bodies of a request can run.
@@ -141,10 +139,17 @@ impl<'m> Judge<'_, 'm> {
         let is_way =
             |mechanism: &Mechanism| if mechanism.traps() { untraced.is_none() } else { bodies.is_ok() };
         let mechanisms: Vec<Mechanism> = allowed.iter().copied().filter(is_way).collect();
-        match (mechanisms.is_empty(), untraced) {
-            (false, _) => Ok(BodyWays { mechanisms, untraced }),
-            (true, Some(why)) => Err(Refusal::BodyTraps(why)),
-            (true, None) => Err(bodies.err().unwrap_or(Reason::NoBodies).into()),
+        match (mechanisms.is_empty(), bodies, untraced) {
+            (false, ..) => Ok(BodyWays { mechanisms, untraced }),
+            // No trap would help.
+            (true, Err(refusal), _) if changes_calls(request) => Err(refusal),
+            (true, _, Some(why)) => Err(Refusal::BodyTraps(why)),
+            (true, bodies, None) => Err(bodies.err().unwrap_or(Reason::NoBodies.into())),
         }
     }
+}
+
+/// Whether one of its bodies changes what a call does.
+fn changes_calls(request: &Request<'_>) -> bool {
+    request.clauses.all().any(|clause| clause.takes.has(Extra::Changes))
 }

@@ -347,7 +347,8 @@ pub enum Extra {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Change {
-    /// At an entry: 0, or 1 where the call is skipped, and returns what the next word says. At a return of no effect.
+    /// At an entry: 0; [`SKIPPED`] where the call is skipped, and returns what the next word says; or [`LEFT_OUT`] where it is skipped, and
+    /// returns nothing. At a return of no effect.
     Skip,
     /// What is returned. At a return it is what the function has returned, until it is changed.
     Result,
@@ -371,6 +372,11 @@ impl Extra {
         Extra::Changes,
     ];
 }
+
+/// [`Change::Skip`]: the function does not run, and the caller gets a result.
+pub const SKIPPED: u32 = 1;
+/// [`Change::Skip`]: the function does not run, and the register of its result is as at the entry.
+pub const LEFT_OUT: u32 = 2;
 
 /// A set of extras.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -309,6 +309,7 @@ fn operands_that_no_body_can_be_passed_are_refused() {
         assert_eq!(refused(passed, Extra::Operands), Some(Reason::NotImplemented), "{passed:?}");
     }
     assert_eq!(refused(&[], Extra::Processor), Some(Reason::NotImplemented));
+    assert_eq!(refused(&[], Extra::Changes), Some(Reason::NoChanges));
 }
 
 #[test]

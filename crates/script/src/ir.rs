@@ -723,6 +723,8 @@ pub enum Statement {
 pub enum Change {
     /// The integer argument with this number by the platform's convention, from 0 on, as far as there are registers for it. At entries.
     Argument(u8),
+    /// Whether it is skipped, and returns nothing: if this is not 0. At entries.
+    Skip,
     /// What it returns. At an entry the function is not called at all, at a return the caller gets this.
     Result,
     /// What `errno` is for the thread: it is what [`Program::symbols`] has at this index. At entries and returns.

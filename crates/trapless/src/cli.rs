@@ -6,6 +6,7 @@
 
 pub mod bpftrace;
 pub mod flags;
+pub mod inject;
 mod mechanisms;
 pub mod quick;
 pub mod reporter;

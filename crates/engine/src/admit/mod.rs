@@ -17,6 +17,7 @@
 //! | `runtimes` | which run-time systems find their frames by return addresses? |
 //! | `unwinders` | which functions must be hooked for unwinders? |
 
+mod changes;
 mod exits;
 mod faults;
 mod go;
@@ -31,6 +32,7 @@ mod verdict;
 use crate::Function;
 use std::collections::BTreeMap;
 
+pub use changes::lets_change;
 pub use exits::exits;
 pub(crate) use faults::{MAY_FAULT, seen_by_handlers};
 pub use go::{entry_of, stack_of};

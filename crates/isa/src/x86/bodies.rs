@@ -34,7 +34,7 @@ use super::{
     goroutine::ROOM,
     steps::{Stacked, read_clock},
 };
-use crate::body::{Change, Extra, Run, Runs, Takes};
+use crate::body::{Change, Extra, LEFT_OUT, Run, Runs, Takes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
 use iced_x86::{Code, IcedError, Instruction, Register, code_asm::*};
@@ -192,9 +192,21 @@ impl Template<'_> {
     fn skip_call(&mut self, frame: &Frame, hit: &Hit<'_>) -> Asm {
         const BELOW: i32 = 8;
         let kept = self.above(frame.depth() - BELOW);
+        let was = hit.saved_at(RAX).map(|saved| self.above(saved));
+        let result = GPR64[hit.temporary];
         let a = &mut self.asm.a;
-        a.mov(GPR64[hit.temporary], qword_ptr(rsp + change(Change::Result)))?;
-        a.mov(kept, GPR64[hit.temporary])?;
+        let [mut left_out, mut known] = [(); 2].map(|()| a.create_label());
+        a.cmp(qword_ptr(rsp + change(Change::Skip)), LEFT_OUT as i32)?;
+        a.je(left_out)?;
+        a.mov(result, qword_ptr(rsp + change(Change::Result)))?;
+        a.jmp(known)?;
+        a.set_label(&mut left_out)?;
+        match was {
+            Some(was) => a.mov(result, was)?,
+            None => a.mov(result, rax)?,
+        }
+        a.set_label(&mut known)?;
+        a.mov(kept, result)?;
         self.drop_changes()?;
         self.switch_back(hit)?;
         frame.restore(&mut self.asm.a)?;

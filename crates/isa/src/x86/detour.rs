@@ -69,7 +69,7 @@ use super::{
     runtime::Routine,
     stackless::{Flags, Stackless, stackless},
 };
-use crate::body::{Extra, Run, Runs};
+use crate::body::{Extra, Takes};
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Displaced, Site};
@@ -132,13 +132,14 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
 
 /// Whether what the bodies of a request change is where they may: at the entry of a function of C's, nothing of which has run, and at returns.
 fn lets_change(request: &DetourRequest<'_>) -> bool {
-    let Runs { entry, at_return } = request.runs;
-    let changes = |runs: &[Run<'_>]| Runs::takes(runs).has(Extra::Changes);
+    let DetourRequest { site, displaced, payload, stack, .. } = request;
+    let changes = |takes: Option<Takes>| takes.is_some_and(|takes| takes.has(Extra::Changes));
+    let has_stack = *stack == Stack::Enough;
     // Behind a landing pad, which stays, is as good; but nothing of it may stand ahead.
-    let is_entry =
-        request.site.address == request.site.function && request.displaced.start >= request.site.address;
-    (!changes(entry) || is_entry && request.stack == Stack::Enough)
-        && (!changes(at_return) || request.payload.pairs() && request.stack == Stack::Enough)
+    let is_entry = site.address == site.function && displaced.start >= site.address;
+    let at_return = payload.followed.and_then(|followed| followed.runs());
+    (!changes(payload.runs_at_entry()) || is_entry && has_stack)
+        && (!changes(at_return) || payload.pairs() && has_stack)
 }
 
 /// What becomes of the flags where the detour counts in memory nearby; `None` where it does not.

@@ -24,6 +24,9 @@ pub(super) fn red_zone(bits: u32, stack: Stack) -> i32 {
     if bits == 64 && stack != Stack::AskedInGo { RED_ZONE } else { 0 }
 }
 
+/// rbx, rbp, r12 to r15.
+const KEPT_FOR_CALLERS: u16 = 0b1111_0000_0010_1000;
+
 /// Registers to use as scratch, best first, those that 32-bit mode does not have among them. r10 and r11 are left to
 /// the runtime's routines, rsp is the stack.
 const SCRATCH: [usize; 13] = [RCX, RDX, RSI, RDI, R8, R9, RAX, 3, 5, 12, 13, 14, 15];
@@ -113,7 +116,10 @@ impl Frame {
         let is_kept = |register: usize| by == Some(Identity::Goroutine) && register == GOROUTINE;
         // What all registers were, is told of dead ones, too.
         let all = takes.has(Extra::Registers);
-        let dead = |register: usize| !all && !is_kept(register) && live.dead.0 & (1 << register) != 0;
+        // Where a call is skipped, its caller gets what the function would have put back, and what that leaves alone.
+        let callers = if takes.has(Extra::Changes) { KEPT_FOR_CALLERS | 1 << RAX } else { 0 };
+        let free = live.dead.0 & !callers;
+        let dead = |register: usize| !all && !is_kept(register) && free & (1 << register) != 0;
         let Scratch { roles: count, clock } = Scratch::of_all(payload);
         let clocked = [RAX, RDX].into_iter().filter(|_| clock != Clock::Never);
         let mut used: Vec<usize> = bodies::lost_with(takes).chain(clocked).collect();

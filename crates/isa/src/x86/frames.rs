@@ -213,7 +213,7 @@ impl Walk<'_> {
             return;
         }
         let state = known.here;
-        let after = state.after(&instruction, info);
+        let after = state.after(self.bits, &instruction, info);
         let go = |state: State| Known { here: state, ..known };
         // Addresses count from the start of the code here.
         let inside = |target: &u32| (*target as usize) < self.code.len();
@@ -307,7 +307,7 @@ impl State {
         }
     }
 
-    fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
+    fn after(self, bits: u32, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
         let mut after = self;
         let is_sp = |register: Register| register.full_register() == Register::RSP;
         let used = info.info(instruction).used_registers();
@@ -339,7 +339,7 @@ impl State {
             let makes = instruction.mnemonic() == Mnemonic::Mov && is_sp(instruction.op1_register());
             after.frame = self.depth.filter(|_| makes);
         }
-        after.forget_dropped(&self);
+        after.forget_dropped(&self, bits as i32 / 8);
         after.follow_saving(&self, instruction, writes(Register::RAX));
         after.follow_stores(&self, instruction);
         after
@@ -460,11 +460,11 @@ impl State {
         }
     }
 
-    /// What the stack pointer has left below it, but for a word that a `pop` has taken.
-    fn forget_dropped(&mut self, before: &Self) {
+    /// What the stack pointer has left below it, but for the word that a `pop` has taken.
+    fn forget_dropped(&mut self, before: &Self, word: i32) {
         let (Some(depth), Some(from)) = (self.depth, before.depth) else { return };
-        if from.saturating_sub(depth) > 8 {
-            let is_left = |at: u8| at != SAVED_IN_XMM15 && 8 * i32::from(at) > depth;
+        if from.saturating_sub(depth) > word {
+            let is_left = |at: u8| at != SAVED_IN_XMM15 && word * i32::from(at) > depth;
             self.pushed.iter_mut().filter(|pushed| is_left(**pushed)).for_each(|pushed| *pushed = 0);
         }
     }

@@ -65,8 +65,8 @@ pub(crate) struct Shape {
 /// What detours of one shape have in common of the bodies that they call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bodies {
-    /// At the entry and at the return, what one takes, and what it uses of the stack.
-    each: [Option<(Takes, u32)>; 2],
+    /// At the entry and at the return, what one takes, what it uses of the stack, and whether it calculates.
+    each: [Option<(Takes, u32, bool)>; 2],
     /// How far the probe is behind the first displaced instruction, where it is told.
     behind: i8,
 }
@@ -76,12 +76,12 @@ fn bodies(request: &DetourRequest<'_>) -> Option<Bodies> {
     let Runs { entry, at_return } = request.runs;
     let one = |runs: &[Run<'_>]| match runs {
         [] => Some(None),
-        [run] => (!run.takes.has(Extra::Operands)).then_some(Some((run.takes, run.frame))),
+        [run] => (!run.takes.has(Extra::Operands)).then_some(Some((run.takes, run.frame, run.calculates))),
         _ => None,
     };
     let each = [one(entry)?, one(at_return)?];
     let mut behind = 0;
-    if each.iter().flatten().any(|(takes, _)| takes.has(Extra::InstructionPointer)) {
+    if each.iter().flatten().any(|(takes, ..)| takes.has(Extra::InstructionPointer)) {
         // Its address follows that of the first instruction that stays, which is as far from there in all of a shape, but in these.
         if matches!(request.payload.followed.map(|f| f.way), Some(Way::Through { .. })) {
             return None;

@@ -253,6 +253,8 @@ fn check(told: &Told<'_>, tid: u64, hit: &State, pointer: u64, site: u32, contex
 
 /// Runs without and with probes from one state: what the program finds is the same. The state, and that at the exit.
 fn run_both(machine: &Machine, probes: &[&Probed<'_>], thread: u64, start: &State, context: &str) -> State {
+    // Whatever others have left.
+    machine.write(SLOT - 2048, &[0; 2048]);
     machine.set(SLOT, EXIT);
     let memory = machine.read(SLOT - 2048, 4096);
     let expected = (machine.run(thread, start), machine.read(SLOT, 512));

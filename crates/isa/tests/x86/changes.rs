@@ -5,7 +5,7 @@ use crate::detours::*;
 use crate::machine::*;
 use crate::processor::Random;
 use iced_x86::code_asm::*;
-use trapless_isa::body::{Change, Extra, Run, Runs, Takes};
+use trapless_isa::body::{Change, Extra, LEFT_OUT, Run, Runs, SKIPPED, Takes};
 use trapless_isa::detour::*;
 use trapless_isa::payload::*;
 use trapless_isa::{BranchTargets, Machine as Isa, Reason, Site};
@@ -15,6 +15,19 @@ const BODIES: [u64; 2] = [ARENA + 0xa000, ARENA + 0xb000];
 
 /// What a body writes: the word, and what to.
 type Written = (u32, u64);
+
+/// What is skipped returns: nothing, or a number.
+type Returns = Option<u64>;
+
+/// A function that loses what others keep for their callers, as a switch of contexts does: `xor ebx, ebx` and so on.
+const LOSES_ALL: (&str, &[u8], &[u8]) = (
+    "xor eax,eax; xor ebx,ebx; xor ebp,ebp; xor r12d,r12d; xor r13d,r13d; xor r14d,r14d; xor r15d,r15d",
+    &[
+        0x31, 0xc0, 0x31, 0xdb, 0x31, 0xed, 0x45, 0x31, 0xe4, 0x45, 0x31, 0xed, 0x45, 0x31, 0xf6, 0x45, 0x31,
+        0xff,
+    ],
+    &[],
+);
 
 const SKIP: u32 = Change::Skip as u32;
 const RESULT: u32 = Change::Result as u32;
@@ -74,7 +87,7 @@ fn compare(
     random: &mut Random,
     (code, payload): (&[u8], Payload),
     runs: Runs<'_>,
-    meant: impl Fn(&mut State) -> Option<u64>,
+    meant: impl Fn(&mut State) -> Option<Returns>,
     context: &str,
 ) {
     machine.forget();
@@ -99,7 +112,8 @@ fn compare(
         assert_eq!(found.0, expected.0, "{context}");
         match skipped {
             // What functions keep for their callers, and what a call leaves.
-            Some(result) => {
+            Some(returns) => {
+                let result = returns.unwrap_or(start.registers[0]);
                 let kept = |state: &State| KEPT.map(|number| state.registers[number]);
                 assert_eq!(found.1.registers[0], result, "{context}");
                 assert_eq!(kept(&found.1), kept(&start), "{context}");
@@ -122,13 +136,15 @@ fn what_bodies_write_at_an_entry_are_the_functions_arguments_or_what_its_caller_
     let mut random = Random(71);
     let (none, some) = ((argument(0), 5), 0xfedc_ba98_7654_3210);
     // What each of two bodies writes; the last one is heeded.
-    let cases: [[&[Written]; 2]; 6] = [
+    let cases: [[&[Written]; 2]; 8] = [
         [&[], &[]],
         [&[(argument(0), 1), (argument(5), 2)], &[(argument(2), some)]],
         [&[(argument(3), some)], &[(argument(3), 7), (argument(1), 8), (argument(4), 9)]],
         [&[(SKIP, 1), (RESULT, some)], &[]],
         [&[(SKIP, 1), (RESULT, 1)], &[none, (RESULT, 2)]],
         [&[(SKIP, 1), (RESULT, 1)], &[(SKIP, 0)]],
+        [&[(SKIP, LEFT_OUT as u64)], &[]],
+        [&[(SKIP, 1), (RESULT, 1)], &[(SKIP, LEFT_OUT as u64), (RESULT, 2)]],
     ];
     for takes in takes() {
         for case in cases {
@@ -140,12 +156,14 @@ fn what_bodies_write_at_an_entry_are_the_functions_arguments_or_what_its_caller_
             let last = |word: u32| all().rev().find(|written| written.0 == word).map(|written| written.1);
             let meant = |state: &mut State| {
                 for (number, register) in (0..).zip(ARGUMENTS) {
-                    let to = last(argument(number)).filter(|_| last(SKIP) != Some(1));
-                    state.registers[register] = to.unwrap_or(state.registers[register]);
+                    state.registers[register] = last(argument(number)).unwrap_or(state.registers[register]);
                 }
-                last(SKIP).filter(|skip| *skip == 1).and_then(|_| last(RESULT))
+                match last(SKIP).unwrap_or(0) {
+                    0 => None,
+                    skip => Some(last(RESULT).filter(|_| skip == u64::from(SKIPPED))),
+                }
             };
-            for &(name, prologue, epilogue) in PROLOGUES {
+            for &(name, prologue, epilogue) in PROLOGUES.iter().chain([&LOSES_ALL]) {
                 let code = [prologue, epilogue, &[0xc3][..]].concat();
                 for at_return in [None, Some(Steps::of([COUNT_RETURN, TIME]))] {
                     let followed = at_return.map(|steps| Followed { lost: LOST, steps, way: Way::Paired });

@@ -51,8 +51,11 @@ impl Maker<'_> {
             17 => self.emit(code),
             18 if self.options.is_of_threads => self.thread(code),
             19 if self.options.changes_calls => {
-                let arguments = self.random.below(4) as u8;
-                let what = if arguments == 0 { Change::Result } else { Change::Argument(arguments) };
+                let what = match self.random.below(5) as u8 {
+                    0 => Change::Result,
+                    1 => Change::Skip,
+                    more => Change::Argument(more),
+                };
                 code.push(Statement::Change(what, self.int(1)));
             }
             _ if !self.options.addresses.is_empty() => self.read(code),

@@ -54,7 +54,7 @@ const FUNCTIONS: [(&str, usize, usize); 70] = [
     ("min", 1, 1),
     ("nsecs", 0, 1),
     ("ntop", 1, 2),
-    ("override", 1, 1),
+    ("override", 0, 1),
     ("pid", 0, 1),
     ("print", 1, 3),
     ("printf", 1, 128),
@@ -148,7 +148,7 @@ impl Checker<'_> {
             | "strerror" | "signal_name" | "strftime" | "comm" | "assert_str" => {
                 self.on_text(function, arguments, span)
             }
-            "override" => self.override_call(&arguments[0], span),
+            "override" => self.override_call(arguments.first(), span),
             "seterrno" => self.set_errno(&arguments[0], span),
             "setarg" => self.set_argument(&arguments[0], &arguments[1], span),
             "ustack" | "dw_ustack" => self.stack(function, arguments, span),
@@ -219,7 +219,16 @@ impl Checker<'_> {
     fn number_literal(&mut self, function: &str, argument: &ast::Expr, span: Span) -> Option<u64> {
         let value = self.expr(argument);
         match value.literal() {
-            Some(number) if matches!(value.of, Type::Int(_) | Type::Enum(..)) => u64::try_from(number).ok(),
+            Some(number) if matches!(value.of, Type::Int(_) | Type::Enum(..)) => {
+                let positive = u64::try_from(number).ok();
+                if positive.is_none() {
+                    self.error(
+                        span,
+                        format!("{function}() expects a positive int literal ({number} provided)"),
+                    );
+                }
+                positive
+            }
             _ => {
                 if !value.of.is_none() {
                     let kind = value.of.kind();

@@ -215,6 +215,7 @@ impl Lines<'_> {
             Statement::Change(Change::Argument(number), value) => {
                 format!("arg{number} = {}", self.expression(value))
             }
+            Statement::Change(Change::Skip, value) => format!("skip {}", self.expression(value)),
             Statement::Change(Change::Errno(_), value) => format!("errno = {}", self.expression(value)),
             Statement::Change(Change::Result, value) => format!("override {}", self.expression(value)),
         }

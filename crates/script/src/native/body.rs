@@ -460,9 +460,15 @@ impl Maker<'_, '_> {
             Change::Result if moment != Moment::Inside => {
                 self.e.store(to, words.plus(word(body::Change::Result)));
                 if moment == Moment::Entry {
-                    let skip = self.e.int(1);
+                    let skip = self.e.int(body::SKIPPED.into());
                     self.e.store(skip, words.plus(word(body::Change::Skip)));
                 }
+            }
+            Change::Skip if moment == Moment::Entry => {
+                let (skip, none) = (self.e.int(body::LEFT_OUT.into()), self.e.int(0));
+                let is_none = self.e.is_imm(IntCC::Equal, to, 0);
+                let skip = self.e.b.ins().select(is_none, none, skip);
+                self.e.store(skip, words.plus(word(body::Change::Skip)));
             }
             Change::Argument(number) if moment == Moment::Entry && usize::from(number) < arguments => {
                 self.e.store(to, words.plus(word(body::Change::Arguments) + 8 * u32::from(number)));

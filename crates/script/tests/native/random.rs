@@ -20,6 +20,7 @@ fn change(changed: &Cell<[u64; CHANGES]>, what: Change, to: u64) {
     let mut words = changed.get();
     match what {
         Change::Argument(number) => words[body::Change::Arguments as usize + usize::from(number)] = to,
+        Change::Skip => words[0] = if to != 0 { body::LEFT_OUT.into() } else { 0 },
         Change::Result => words[..2].copy_from_slice(&[1, to]),
         Change::Errno(_) => panic!("random programs leave errno alone"),
     }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use trapless_engine::{Clause, Script, Wanted};
 use trapless_isa::Mechanism;
+use trapless_isa::body::Extra;
 use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::passed;
 
@@ -133,6 +134,11 @@ impl Asked {
 }
 
 impl Run {
+    /// Whether one of its bodies changes what calls do.
+    pub(super) fn changes_calls(&self) -> bool {
+        self.script.program.bodies.iter().any(|body| body.takes.has(Extra::Changes))
+    }
+
     /// The clauses of a site that these specifications mean, in a function of such a convention.
     pub(super) fn clauses(&self, asked: &[u32], convention: Convention) -> [Vec<Clause>; 2] {
         let mut all = [const { Vec::new() }; 2];

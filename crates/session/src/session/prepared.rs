@@ -153,6 +153,11 @@ impl<'i> Prepared<'i> {
     #[must_use]
     pub(super) fn with_run(self, run: Option<Arc<Run>>) -> Self {
         let Some(run) = run else { return self };
+        let this = if run.changes_calls() { self.with_functions() } else { self };
+        this.calling(run)
+    }
+
+    fn calling(self, run: Arc<Run>) -> Self {
         let mut clauses: BTreeMap<(Vec<u32>, Convention), [Vec<Clause>; 2]> = BTreeMap::new();
         for site in &self.sites.sites {
             let key = (site.asked.clone(), self.convention(site));
@@ -168,6 +173,16 @@ impl<'i> Prepared<'i> {
             operands.insert(id, run.operands(&site.asked).map(of).collect());
         }
         Self { run: Some(Called { run, clauses, operands }), ..self }
+    }
+
+    /// With what is to be known of the sites' functions, where that is not known yet.
+    fn with_functions(mut self) -> Self {
+        for (index, file) in self.files.iter_mut().filter(|(_, file)| file.functions.is_empty()) {
+            let sites = self.sites.sites.iter().filter(|site| site.image == *index);
+            let functions = sites.map(|site| site.function);
+            file.functions = facts::File::new(file.file, file.bias).functions(functions);
+        }
+        self
     }
 
     /// How the function of a site gets its arguments.

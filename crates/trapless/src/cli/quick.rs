@@ -3,6 +3,7 @@
 //! [`FilterFlags`] and [`GroupFlags`] say literally what is typed; [`Quick`] is what the program works with. Expressions stay texts here: what they
 //! mean depends on the probed functions.
 
+use super::inject::Injection;
 use super::values;
 use crate::error::Error;
 use clap::Args;
@@ -161,6 +162,8 @@ pub enum Form {
     Latency,
     /// Each is shown.
     Trace(Lines),
+    /// Something is done to them, and those are counted.
+    Inject(Injection),
     /// The values of an expression are counted.
     Hist {
         /// The expression.

@@ -2,6 +2,7 @@
 
 use super::Cli;
 use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::inject::{InjectFlags, Injection, Moment};
 use super::mechanisms;
 use super::quick::{FilterFlags, Form, GroupFlags, Lines, Quick, Shown, expressions};
 use super::script::Script;
@@ -276,6 +277,7 @@ impl TryFrom<Verb> for Command {
             Verb::Latency(flags) => latency(flags)?,
             Verb::Trace(flags) => trace(flags)?,
             Verb::Hist(flags) => hist(flags)?,
+            Verb::Inject(flags) => inject(flags)?,
             Verb::List(flags) => {
                 let (lines, summary) = (flags.lines, flags.summary);
                 let listed = listing(flags.list, !lines)?;
@@ -428,6 +430,36 @@ fn hist(flags: HistFlags) -> Result<Command, Error> {
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, 0),
+    };
+    Ok(Command::Quick(Box::new(run), asked))
+}
+
+fn inject(flags: InjectFlags) -> Result<Command, Error> {
+    let injection = Injection::try_from(&flags.deeds)?;
+    let at_return = injection.at == Moment::Return;
+    let asked = quick(&flags.filter, None, Form::Inject(injection))?;
+    let kinds = |_| (!at_return, at_return);
+    let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
+    if let Some(probe) = selection.probes.iter().find(|probe| probe.spec.kind.is_some()) {
+        let text = &probe.spec.text;
+        return Err(Error::Usage(format!(
+            "'{text}' says at which end of a call; inject knows that by what is done: name the function alone"
+        )));
+    }
+    let limits = limits(&flags.run);
+    let run = Run {
+        measure: Measure::Quick,
+        script: None,
+        target,
+        follow: flags.follow.follow,
+        pending: flags.follow.pending,
+        allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
+        ends_command: false,
+        selection,
+        limits: Limits { max_events: flags.deeds.count.or(limits.max_events), ..limits },
+        output: output(flags.output),
+        rows: rows(&flags.table, Sort::Hits, 0),
     };
     Ok(Command::Quick(Box::new(run), asked))
 }

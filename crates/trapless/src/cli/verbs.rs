@@ -1,6 +1,7 @@
 //! The verbs, literally as typed.
 
 use super::flags::{FollowFlags, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
+use super::inject::InjectFlags;
 use super::quick::{FilterFlags, GroupFlags, Linear, Rate};
 use super::values;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -22,6 +23,11 @@ pub enum Verb {
     /// return; else when they are called.
     #[command(override_usage = "trapless hist [OPTIONS] PROBE... EXPR [-- COMMAND...]")]
     Hist(HistFlags),
+    /// Have calls fail, return something else, or get other arguments: all of them, some, or each Nth
+    ///
+    /// Every thousandth malloc fails: inject -p PID 'libc.so.6:malloc' --return 0 --errno ENOMEM --every 1000. The calls that something was done
+    /// to are counted. Programs are x86-64, functions follow its C convention, and what is done is up to you: a program may not expect it.
+    Inject(InjectFlags),
     /// Show what can be probed, by which mechanism, and why not by a better one
     ///
     /// In a process (-p PID), a command to launch (-- COMMAND), or files: list FILE:FUNCTION, or list FILE and then

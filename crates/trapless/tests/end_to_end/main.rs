@@ -26,6 +26,7 @@ mod hostile_sessions;
 mod i386;
 mod i386_scripts;
 mod i386_state;
+mod inject;
 mod input;
 mod interrupted;
 mod kernel_semaphores;

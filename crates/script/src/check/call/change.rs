@@ -39,8 +39,18 @@ impl Checker<'_> {
         is_known
     }
 
-    /// `override(value)`: what the call returns; at an entry the function is not called.
-    pub(super) fn override_call(&mut self, value: &ast::Expr, span: Span) -> Expr {
+    /// `override(value)`: what the call returns; at an entry the function is not called, and without a value returns nothing.
+    pub(super) fn override_call(&mut self, value: Option<&ast::Expr>, span: Span) -> Expr {
+        let Some(value) = value else {
+            if self.at.clause.kind != ClauseKind::Entry {
+                self.error(span, "override() needs a value where a function has returned");
+            }
+            return called(
+                Type::Void,
+                Call::Change(Change::Skip, Box::new(Expr::int(Type::INT64, 1, span))),
+                span,
+            );
+        };
         let value = self.word("override", value, span);
         called(Type::Void, Call::Change(Change::Result, Box::new(value)), span)
     }

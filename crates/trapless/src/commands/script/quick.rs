@@ -36,7 +36,7 @@ use trapless_script::ir::{MapSharing, Readers};
 /// An expression is wrong, which has been told; nothing could be probed, or the output broke.
 pub fn run(run: Run, asked: &Quick) -> Result<u8, Error> {
     check(&run, asked)?;
-    let text = text(&run);
+    let text = Text { is_unsafe: matches!(asked.form, Form::Inject(_)), ..text(&run) };
     let mut written = Written::parse(&text, asked)?;
     let (chosen, places) = program::places(&run.selection, asked, &written)?;
     let known = Known::new(&text, places.iter().flat_map(|(_, points)| points).map(|(_, point)| point));
@@ -57,7 +57,7 @@ pub fn run(run: Run, asked: &Quick) -> Result<u8, Error> {
     let run =
         Run { script: Some(code), selection: Selection { probes: points.probes, ..run.selection }, ..run };
     let view = match asked.form {
-        Form::Count => View::Count,
+        Form::Count | Form::Inject(_) => View::Count,
         Form::Latency => View::Latency,
         Form::Trace(_) => View::Trace,
         Form::Hist { .. } => View::Values,

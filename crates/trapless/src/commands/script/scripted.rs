@@ -212,13 +212,16 @@ impl Scripted {
             let code = module.code(address..address.checked_add(size)?)?;
             self.machine.isa().returned_local(code, address.wrapping_add(bias), &mut read)
         };
-        let found = images.iter().find_map(&mut find);
-        found.map(|offset| offset as u64).ok_or_else(|| {
-            let pid = process.pid();
-            Error::Usage(format!(
-                "process {pid} has no {LOCATION} that tells where its errno is: let the script do without seterrno()"
-            ))
-        })
+        let mut found: Vec<i64> = images.iter().filter_map(&mut find).collect();
+        found.sort_unstable();
+        found.dedup();
+        let pid = process.pid();
+        let why = match found[..] {
+            [offset] => return Ok(offset as u64),
+            [] => format!("has no {LOCATION} that tells where its errno is"),
+            _ => "has several C libraries, each with an errno of its own".to_owned(),
+        };
+        Err(Error::Usage(format!("process {pid} {why}: let the script do without seterrno()")))
     }
 }
 

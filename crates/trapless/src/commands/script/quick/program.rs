@@ -1,6 +1,7 @@
 //! From expressions to a script: each is parsed where it was written, and put into a frame.
 
 use super::super::load;
+use crate::cli::inject::{Injection, Moment};
 use crate::cli::quick::{Form, Format, Linear, Lines, Quick};
 use crate::cli::script::Text;
 use crate::cli::validated::{Probe, Run, Selection};
@@ -14,7 +15,7 @@ use trapless_script::syntax::ast::{ChosenAt, Expr, ExprIds, ExprKind, ProbePoint
 use trapless_script::syntax::{self, Frame, Script, parse_expression};
 
 /// Maps of frames that mean something in one process alone.
-pub(super) const OF_PROCESS: [&str; 3] = ["@taken", "@since", "@shown"];
+pub(super) const OF_PROCESS: [&str; 4] = ["@taken", "@since", "@shown", "@meant"];
 
 /// Log2 of the buckets that each power of two has in histograms of times: percentiles are exact to a sixteenth.
 pub(super) const TIME_BITS: u8 = 4;
@@ -39,8 +40,10 @@ pub(super) struct Written {
     pub by: Vec<(Arc<str>, Expr)>,
     /// What lines show.
     pub values: Vec<(Arc<str>, Expr, Format)>,
-    /// The expression of a histogram.
+    /// The expression of a histogram, or what the caller gets.
     pub value: Option<Expr>,
+    /// Arguments that are set.
+    pub sets: Vec<(u8, Expr)>,
 }
 
 impl Written {
@@ -61,7 +64,7 @@ impl Written {
         for text in &asked.by {
             grouped.extend(read("--by", text)?);
         }
-        let mut value = None;
+        let (mut value, mut sets) = (None, Vec::new());
         match &asked.form {
             Form::Trace(lines) => {
                 for shown in &lines.values {
@@ -70,10 +73,20 @@ impl Written {
                 }
             }
             Form::Hist { value: text, .. } => value = read("EXPR", text)?,
+            Form::Inject(injection) => {
+                let flag = if injection.at == Moment::Entry { "--return" } else { "--result" };
+                if let Some(text) = &injection.result {
+                    value = read(flag, text)?;
+                }
+                for set in &injection.sets {
+                    sets.extend(read("--set", &set.to)?.map(|expr| (set.argument, expr)));
+                }
+            }
             Form::Count | Form::Latency => {}
         }
         let mut effects = Effects(&mut told);
-        let all = filters.iter().chain(&grouped).chain(values.iter().map(|(_, expr, _)| expr)).chain(&value);
+        let shown = values.iter().map(|(_, expr, _)| expr).chain(sets.iter().map(|(_, expr)| expr));
+        let all = filters.iter().chain(&grouped).chain(shown).chain(&value);
         all.for_each(|expr| effects.expr(&mut expr.clone()));
         if told.has_errors() {
             return Err(load::refused(text, &told, &sources));
@@ -87,13 +100,14 @@ impl Written {
             };
             by.extend(parts.into_iter().map(|part| (Arc::from(sources.text(part.span).trim()), part)));
         }
-        Ok(Self { sources, ids, told, filters, by, values, value })
+        Ok(Self { sources, ids, told, filters, by, values, value, sets })
     }
 
     /// All expressions.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Expr> {
         let by = self.by.iter_mut().map(|(_, expr)| expr);
         let values = self.values.iter_mut().map(|(_, expr, _)| expr);
+        let values = values.chain(self.sets.iter_mut().map(|(_, expr)| expr));
         self.filters.iter_mut().chain(by).chain(values).chain(&mut self.value)
     }
 
@@ -101,6 +115,7 @@ impl Written {
     fn of_return(&self) -> Option<Span> {
         let by = self.by.iter().map(|(_, expr)| expr);
         let values = self.values.iter().map(|(_, expr, _)| expr);
+        let values = values.chain(self.sets.iter().map(|(_, expr)| expr));
         let mut all = self.filters.iter().chain(by).chain(values).chain(&self.value);
         all.find_map(|expr| {
             let mut returns = Returns(None);
@@ -114,9 +129,32 @@ impl Written {
 struct Effects<'a>(&'a mut Diagnostics);
 
 /// Functions that do something.
-const DEEDS: [&str; 21] = [
-    "print", "printf", "errorf", "warnf", "time", "join", "cat", "exit", "system", "signal", "clear", "zero",
-    "delete", "count", "sum", "min", "max", "avg", "stats", "hist", "lhist",
+const DEEDS: [&str; 25] = [
+    "print",
+    "printf",
+    "errorf",
+    "warnf",
+    "time",
+    "join",
+    "cat",
+    "exit",
+    "system",
+    "signal",
+    "clear",
+    "zero",
+    "signal_thread",
+    "override",
+    "setarg",
+    "seterrno",
+    "delete",
+    "count",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "stats",
+    "hist",
+    "lhist",
 ];
 
 impl VisitMut for Effects<'_> {
@@ -161,6 +199,7 @@ fn moments(asked: &Quick, probe: &Probe, of_return: bool) -> (bool, bool) {
     let of_return = of_return || asked.slower.is_some();
     match asked.form {
         Form::Latency => (false, true),
+        Form::Inject(_) => (probe.entry, probe.returns),
         Form::Trace(_) if of_return || probe.returns => (false, true),
         _ if of_return => (false, true),
         _ => (probe.entry, probe.returns),
@@ -177,11 +216,23 @@ pub(super) fn places(
     written: &Written,
 ) -> Result<(Vec<ProbeSpec>, Places), Error> {
     let of_return = written.of_return();
+    if let (Form::Inject(Injection { at: Moment::Entry, .. }), Some(span)) = (&asked.form, of_return) {
+        let what = written.sources.text(span);
+        return Err(Error::Usage(format!(
+            "'{what}' is known when functions return, and only --result waits for that"
+        )));
+    }
     let mut specs: Vec<ProbeSpec> = Vec::new();
     let (mut entries, mut returns) = (Vec::new(), Vec::new());
     for probe in &selection.probes {
         let (at_entry, at_return) = moments(asked, probe, of_return.is_some());
         let is_function = matches!(probe.spec.location, Location::Function { offset: 0, .. });
+        if matches!(asked.form, Form::Inject(_)) && !is_function {
+            let text = &probe.spec.text;
+            return Err(Error::Usage(format!(
+                "'{text}' names no whole function, and only calls of those are changed; name the function"
+            )));
+        }
         if at_return && !is_function {
             let why = match of_return {
                 Some(span) => format!("'{}' is known when functions return", written.sources.text(span)),
@@ -318,6 +369,17 @@ pub(super) fn script(
             rate.per, rate.hits
         ));
     }
+    if let Form::Inject(injection) = &asked.form {
+        if let Some(times) = injection.probability {
+            head.push_str(&format!("if (rand >= {times}) {{ return; }} "));
+        }
+        if injection.every > 1 {
+            head.push_str(&format!(
+                "$meant = ++@meant; if ($meant % {} != 0) {{ return; }} ",
+                injection.every
+            ));
+        }
+    }
     if let Some(most) = run.limits.max_events.filter(|_| !is_trace) {
         head.push_str(&format!("$taken = ++@taken; if ($taken > {most}) {{ return; }} "));
     }
@@ -351,6 +413,27 @@ pub(super) fn script(
             };
             let body = format!("{head}@values[{}] = {value};", key("probe"));
             (body.clone(), body)
+        }
+        Form::Inject(injection) => {
+            declare("percpuhash", "@hits", keys);
+            let result = written.value.as_ref().map(&mut fill);
+            let result = match result {
+                Some(hole) => format!("override({hole}); "),
+                None if injection.skips => "override(); ".to_owned(),
+                None => String::new(),
+            };
+            let sets =
+                written.sets.iter().map(|(number, expr)| format!("setarg({number}, {}); ", fill(expr)));
+            let sets: String = sets.collect();
+            let errno = injection.errno.map(|errno| format!("seterrno({errno}); ")).unwrap_or_default();
+            let signal = injection.signal.map(|signal| format!("signal({signal}); ")).unwrap_or_default();
+            let deeds = if injection.is_dry { String::new() } else { [result, sets, errno, signal].concat() };
+            // What ends the process is counted, too.
+            let body = format!("{head}@hits[{}] = count(); {deeds}", key("probe"));
+            match injection.at {
+                Moment::Entry => (body, String::new()),
+                Moment::Return => (String::new(), body),
+            }
         }
         Form::Trace(lines) => {
             let mut values: Vec<String> = (0..lines.args).map(|number| format!("arg{number}")).collect();

@@ -174,7 +174,7 @@ impl Quickly {
     /// The rows of a process, less what there was before, if it is said what that was.
     fn rows_of(&mut self, pid: i32, before: Option<&Before>) -> Vec<ProbeSummary> {
         let main = match self.meaning.form {
-            Form::Count => "@hits",
+            Form::Count | Form::Inject(_) => "@hits",
             Form::Latency => "@times",
             Form::Hist { .. } => "@values",
             Form::Trace(_) => return self.rows_of_nothing(pid),
