@@ -218,7 +218,9 @@ impl Inside {
 
     fn listen(self, place: impl Place, listener: Listener) -> Result<Probe, Error> {
         let listener = Arc::new(listener);
-        site::alone(|all| {
+        // What it has may take probes out when it is dropped, so that is not done while we are alone at it, if this fails.
+        let ours = listener.clone();
+        let probe = site::alone(|all| {
             let (found, skipped) = place.find(listener.follows())?;
             if listener.follows() {
                 points::ready()?;
@@ -243,7 +245,9 @@ impl Inside {
                 true => Err(find::nothing(&probe.skipped)),
                 false => Ok(probe),
             }
-        })
+        });
+        drop(ours);
+        probe
     }
 
     /// Has all calls of `function` go to `with` instead, until the replacement is dropped. [`Replacement::original`] can be called meanwhile.

@@ -202,6 +202,22 @@ fn a_function_is_replaced_and_the_original_can_be_called() {
 }
 
 #[test]
+fn a_handler_that_was_not_put_in_is_dropped_where_probes_can_be_changed() {
+    apart(|| {
+        let count = Arc::new(AtomicU64::new(0));
+        // What the handler has is a probe itself, which is taken out with it.
+        let has_a_probe = || {
+            let probe = ready().on_function(SUM, counting(&count)).unwrap();
+            move |_: &mut Call<'_>| _ = probe.functions()
+        };
+        assert!(ready().on("libc.so*:nothing_like_it", has_a_probe()).is_err());
+        assert!(ready().on_function(std::ptr::without_provenance(1), has_a_probe()).is_err());
+        assert_eq!(call(1, 2), 3);
+        assert_eq!((count.load(Ordering::Relaxed), Arc::strong_count(&count)), (0, 1));
+    });
+}
+
+#[test]
 fn what_a_handler_calls_calls_no_handler() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
