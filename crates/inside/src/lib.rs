@@ -89,12 +89,13 @@ mod unwind;
 
 pub use call::{Call, Return, Word};
 pub use error::Error;
+pub use trapless_session::error::Error as FindError;
+pub use trapless_session::outcome::Skipped;
 
 use points::Kept;
 use site::{Listener, Site};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use trapless_session::outcome::Skipped;
 
 /// Whether there can be probes in one's own process here: on x86-64.
 pub fn is_possible() -> bool {
@@ -108,6 +109,14 @@ pub fn is_possible() -> bool {
 /// [`Inside::allow_seccomp`] was not said.
 pub fn inside() -> Result<Inside, Error> {
     Inside(()).ready()
+}
+
+/// Drops handlers that were taken out while threads were in them, as far as no thread is any more; how many removals wait yet. The same is done whenever a
+/// probe goes in or out: this is for who waits for it, as ahead of unloading what the handlers' code is in.
+///
+/// On a thread that is in a handler itself that one stays waited for.
+pub fn reclaim() -> usize {
+    threads::collect()
 }
 
 /// Probes in this process.
@@ -248,6 +257,16 @@ impl Inside {
         });
         drop(ours);
         probe
+    }
+
+    /// What [`Replacement::original`] will be for this function, ahead of replacing it: whoever replaces it may be called, and want to call that, before
+    /// [`Self::replace`] is back. It can be called from now on, and stays callable.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, or cannot be probed.
+    pub fn original(self, function: *const ()) -> Result<*const (), Error> {
+        let site = site::alone(|all| all.site(&find::at(function.addr() as u64, false)?))?;
+        Ok(std::ptr::with_exposed_provenance(site.original() as usize))
     }
 
     /// Has all calls of `function` go to `with` instead, until the replacement is dropped. [`Replacement::original`] can be called meanwhile.

@@ -222,7 +222,8 @@ pub(crate) fn alone<T>(work: impl FnOnce(&mut All) -> T) -> T {
 }
 
 impl All {
-    fn site(&mut self, found: &Found) -> Result<&'static Site, Error> {
+    /// What stands there, without any change of the function.
+    pub fn site(&mut self, found: &Found) -> Result<&'static Site, Error> {
         let known = self.sites.get(&found.displaced.start).copied();
         // Another file's may be there by now, and lie where that one was.
         if let Some(site) = known.filter(|site| site.found.is_same(found)) {

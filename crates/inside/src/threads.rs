@@ -222,14 +222,15 @@ pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
     waiting().push(Waiting { what: Box::new(what), threads });
 }
 
-/// Drops what no thread has any more. Not by who is busy: what is dropped may take probes out.
-pub(crate) fn collect() {
+/// Drops what no thread has any more, and tells how often something waits yet. Not by who is busy: what is dropped may take probes out.
+pub(crate) fn collect() -> usize {
     let has_gone = |waiting: &mut Waiting| {
         waiting.threads.retain(|(passes, then)| passes.load(Ordering::Acquire) == *then);
         waiting.threads.is_empty()
     };
     let gone: Vec<Waiting> = busy::run(|| waiting().extract_if(.., has_gone).collect());
     gone.into_iter().for_each(|gone| drop(gone.what));
+    waiting().len()
 }
 
 fn waiting() -> MutexGuard<'static, Vec<Waiting>> {

@@ -218,6 +218,49 @@ fn a_handler_that_was_not_put_in_is_dropped_where_probes_can_be_changed() {
 }
 
 #[test]
+fn what_was_taken_out_is_waited_for_and_reclaimed() {
+    apart(|| {
+        let (began, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let wait = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        };
+        let probe = ready().on_function(SUM, {
+            let (began, ends) = (began.clone(), ends.clone());
+            move |_| {
+                began.store(true, Ordering::Relaxed);
+                wait(&ends);
+            }
+        });
+        let thread = std::thread::spawn(|| call(1, 2));
+        wait(&began);
+        drop(probe);
+        assert_eq!((trapless_inside::reclaim(), Arc::strong_count(&ends)), (1, 2));
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(thread.join().unwrap(), 3);
+        assert_eq!((trapless_inside::reclaim(), Arc::strong_count(&ends)), (0, 1));
+    });
+}
+
+#[test]
+fn the_original_is_there_ahead_of_what_replaces_it() {
+    apart(|| {
+        let before = bytes_of(SUM);
+        let original = ready().original(SUM).unwrap();
+        assert_eq!(bytes_of(SUM), before);
+        assert_eq!(callable(original)(3, 4), 7);
+        // SAFETY: both are alike.
+        let replacement = unsafe { ready().replace(SUM, difference as *const ()) }.unwrap();
+        assert_eq!(replacement.original(), original);
+        assert_eq!((call(9, 4), callable(original)(9, 4)), (5, 13));
+        drop(replacement);
+        assert_eq!((call(9, 4), callable(original)(9, 4)), (13, 13));
+        assert!(ready().original(std::ptr::without_provenance(1)).is_err());
+    });
+}
+
+#[test]
 fn what_a_handler_calls_calls_no_handler() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));
