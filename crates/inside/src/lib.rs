@@ -71,6 +71,7 @@
 //! | `object` | where do unwinders find those? |
 //! | `unwind` | how does an exception leave them? |
 //! | `threads` | who is in a handler? |
+//! | `own` | where does a thread find what is noted of it? |
 //! | `busy` | who changes probes, and what of that does a forked child find? |
 
 mod busy;
@@ -79,6 +80,7 @@ mod code;
 mod error;
 mod find;
 mod object;
+mod own;
 mod patch;
 mod points;
 mod room;

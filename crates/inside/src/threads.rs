@@ -8,8 +8,7 @@
 
 use crate::call::Errno;
 use crate::points::{self, Cache};
-use crate::{busy, patch};
-use std::cell::Cell;
+use crate::{busy, own, patch};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -45,11 +44,6 @@ static SOON: Record = Record::new(1);
 /// Calls whose thread had no record.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
-    /// This thread's, once it has one. It stays the thread's until that is gone.
-    static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
-}
-
 /// How many calls found no place to be noted in, since more than [`MOST`] threads were there: no handlers were called for them.
 pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
@@ -57,7 +51,7 @@ pub(crate) fn missed() -> u64 {
 
 /// Runs `work` unless this thread is in the midst of calling handlers: then it is not to call any.
 pub(crate) fn unless_inside(work: impl FnOnce(&'static Record)) {
-    match OWN.get().or_else(first) {
+    match own::get().or_else(first) {
         Some(own) if own.passes.load(Ordering::Relaxed) & 1 != 0 => {}
         Some(own) => own.pass(|| work(own)),
         None => miss(),
@@ -66,7 +60,7 @@ pub(crate) fn unless_inside(work: impl FnOnce(&'static Record)) {
 
 /// Runs `work` so that this thread calls no handlers for it.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
-    match OWN.get().or_else(first) {
+    match own::get().or_else(first) {
         Some(own) if own.passes.load(Ordering::Relaxed) & 1 == 0 => {
             let mut done = None;
             own.pass(|| done = Some(work()));
@@ -106,11 +100,11 @@ impl Record {
 /// A record for this thread. What is called here may be probed itself, and then finds the thread in the midst of something.
 #[cold]
 fn first() -> Option<&'static Record> {
-    OWN.set(Some(&SOON));
+    own::set(Some(&SOON));
     let _errno = Errno::now();
     if !is_this_process() {
         // A child of vfork has its parent's memory, this word among it.
-        OWN.set(None);
+        own::set(None);
         return None;
     }
     // SAFETY: the call takes nothing.
@@ -130,7 +124,7 @@ fn first() -> Option<&'static Record> {
         }
     };
     let record = claim().or_else(|| (0..TRIES).find_map(|_| claim_late()).flatten());
-    OWN.set(record);
+    own::set(record);
     record
 }
 
@@ -186,7 +180,7 @@ fn is_this_process() -> bool {
 pub(crate) fn only_this_one() {
     of_this_process();
     points::in_child();
-    let own = OWN.get();
+    let own = own::get();
     let is_own = |record: &&Record| own.is_some_and(|own| std::ptr::eq(own, *record));
     RECORDS.iter().filter(|record| !is_own(record)).for_each(Record::free);
     if let Some(own) = own.filter(|own| !std::ptr::eq(*own, &raw const SOON)) {
