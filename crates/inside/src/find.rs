@@ -111,6 +111,7 @@ fn by_spec(
     };
     let plan = prepared.plan(wanted, &[Mechanism::Jump]);
     let mut skipped = prepared.sites().skipped.clone();
+    let by_pattern = matches!(spec.location, Location::Function { .. });
     let mut found = Vec::new();
     for (id, answer) in plan.answers() {
         let site = prepared.site(id);
@@ -128,6 +129,10 @@ fn by_spec(
             Ok(planned) if points::are_at(planned.request.address) => {
                 let why = Why::plain("own", "calls that are followed go by it");
                 skipped.push(resolve::skip(images, site, why));
+            }
+            Ok(_) if by_pattern && may_be_ours(&images[site.image], process, site) => {
+                let why = "its file has no names, and has what probes in one's own process are made of";
+                skipped.push(resolve::skip(images, site, Why::plain("own", why)));
             }
             Ok(planned) => match unsuitable(&images[site.image], process, site, &planned.turns) {
                 None => found.push(Found {
@@ -165,6 +170,15 @@ fn unsuitable(image: &Image, process: &Process, site: &Site, turns: &[Stretch<'_
     names.any(|name| is_ours(&demangle(name.plain()))).then(|| {
         Why::plain("own", "probes in one's own process are made of it, or handlers of signals end by it")
     })
+}
+
+/// Whether a function of the file that has this code is nameless, as where that was stripped: it may be one by which handlers are called. Whoever asks
+/// for it by its address knows which it is.
+fn may_be_ours(image: &Image, process: &Process, site: &Site) -> bool {
+    let is_here = image.range.contains(&(may_be_ours as *const () as u64));
+    let module = image.module(Some(process)).ok().filter(|_| is_here);
+    let function = module.and_then(|module| module.functions().get(site.function));
+    function.is_some_and(|function| !function.is_named())
 }
 
 /// Whether a function is one by which handlers are called and threads sent on, or may be: those of Rust's libraries are compiled into both.
