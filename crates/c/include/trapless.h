@@ -124,7 +124,7 @@ typedef void (*trapless_dropped)(void *data);
  * pattern: "MODULE:FUNCTION", with globs on both sides: "libc.so.6:open*", "libfoo.so*:foo_*". Functions that match and cannot be probed
  * are left alone (trapless_probe_skipped). A pattern means what is loaded now.
  * data: given to the handlers as it is.
- * dropped: called for data once, or NULL. Also where this function fails, before it is back: data is given away in any case.
+ * dropped: called for data once, or NULL. Also where this function fails, as behind trapless_remove: data is given away in any case.
  *
  * Handlers may be called before this function is back. At one function, the probe that came first enters first and leaves last.
  *
@@ -152,7 +152,7 @@ trapless_probe *trapless_on_function(trapless_function function, trapless_enter 
 void trapless_remove(trapless_probe *probe);
 
 /*
- * Calls dropped for what was removed, as far as no thread is in it any more. How many removals still wait for a thread; 0: all was dropped. For who waits for it, ahead of
+ * Calls dropped for what was removed, as far as no thread is in it any more. How many still wait for a thread, are in dropped on another one, or can never be dropped (a new seccomp filter); 0: all was dropped. For who waits for it, ahead of
  * dlclose. While any thread is in any handler, what was removed meanwhile waits, so in a handler itself this may never come to 0. SIZE_MAX where it fails.
  */
 size_t trapless_reclaim(void);

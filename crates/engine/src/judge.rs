@@ -5,7 +5,7 @@
 
 use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns, lets_change};
 use crate::plan::TRAPLESS;
-use crate::{Module, Refusal, Request, Role, Script, spread};
+use crate::{Clause, Module, Refusal, Request, Role, Script, spread};
 use trapless_isa::body::Extra;
 use trapless_isa::{Mechanism, Reason};
 
@@ -41,6 +41,8 @@ impl<'m> Judge<'_, 'm> {
         let ways = spread::map(&verdicts, |(request, verdict)| match verdict {
             Ok(()) => Ok(vec![*request]),
             Err(refusal) if !jumps && request.mechanism.is_none() => Err(refusal.clone()),
+            // What is left by a jump to another function has no result yet.
+            Err(refusal) if takes_changes(request.clauses.at_return) => Err(refusal.clone()),
             // Exits are probed by jumps.
             Err(refusal) if self.is_interpreted(request) => Err(refusal.clone()),
             Err(refusal) => exits(facts, modules, request, refusal.clone()),
@@ -151,5 +153,9 @@ impl<'m> Judge<'_, 'm> {
 
 /// Whether one of its bodies changes what a call does.
 fn changes_calls(request: &Request<'_>) -> bool {
-    request.clauses.all().any(|clause| clause.takes.has(Extra::Changes))
+    takes_changes(request.clauses.entry) || takes_changes(request.clauses.at_return)
+}
+
+fn takes_changes(clauses: &[Clause]) -> bool {
+    clauses.iter().any(|clause| clause.takes.has(Extra::Changes))
 }

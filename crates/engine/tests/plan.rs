@@ -189,7 +189,10 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             let goes_on = if random.below(4) == 0 { vec![end] } else { Vec::new() };
             let called = Arrival::Called;
             let arrival = random.choose(&[called, called, called, Arrival::Jumped, Arrival::Unclear]);
-            functions.insert(function.address, Known { function, names: vec![name], arrival, goes_on });
+            functions.insert(
+                function.address,
+                Known { function, names: vec![name], arrival, is_told: true, goes_on },
+            );
         }
         jumped_to.extend((0..4).map(|_| TEXT + random.below(text.len() as u64)));
         let targets = BranchTargets::new(jumped_to).with_computed(vec![TEXT + ranges[5].start as u64]);

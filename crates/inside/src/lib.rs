@@ -113,7 +113,7 @@ pub fn inside() -> Result<Inside, Error> {
     Inside(()).ready()
 }
 
-/// Drops handlers that were taken out while threads were in them, as far as no thread is any more; how many removals wait yet. The same is done whenever a
+/// Drops handlers that were taken out while threads were in them, as far as no thread is any more; how many are not dropped yet. The same is done whenever a
 /// probe goes in or out: this is for who waits for it, as ahead of unloading what the handlers' code is in.
 ///
 /// On a thread that is in a handler itself that one stays waited for.

@@ -9,7 +9,7 @@
 use crate::call::Errno;
 use crate::points::{self, Cache};
 use crate::{busy, own, patch};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A thread's.
@@ -178,6 +178,8 @@ fn is_this_process() -> bool {
 
 /// In a forked child, which has this thread only.
 pub(crate) fn only_this_one() {
+    // Those that were dropping something are not here.
+    LEFT.store(0, Ordering::Relaxed);
     of_this_process();
     points::in_child();
     let own = own::get();
@@ -197,6 +199,9 @@ struct Waiting {
 
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
+/// How much of what was waiting is being dropped now, and how much stays for good.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
 /// Has `what` dropped when no thread can have it, which could be found by threads until now: by [`collect`].
 pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
     if what.is_empty() {
@@ -205,6 +210,7 @@ pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
     if patch::refuse_seccomp().and_then(|()| patch::barrier()).is_err() {
         // Nothing is known of the others, so it stays.
         std::mem::forget(what);
+        LEFT.fetch_add(1, Ordering::Relaxed);
         return;
     }
     free_ended();
@@ -216,15 +222,25 @@ pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
     waiting().push(Waiting { what: Box::new(what), threads });
 }
 
-/// Drops what no thread has any more, and tells how often something waits yet. Not by who is busy: what is dropped may take probes out.
+/// Drops what no thread has any more, and tells how much is not dropped yet. Not by who is busy: what is dropped may take probes out.
 pub(crate) fn collect() -> usize {
     let has_gone = |waiting: &mut Waiting| {
         waiting.threads.retain(|(passes, then)| passes.load(Ordering::Acquire) == *then);
         waiting.threads.is_empty()
     };
-    let gone: Vec<Waiting> = busy::run(|| waiting().extract_if(.., has_gone).collect());
-    gone.into_iter().for_each(|gone| drop(gone.what));
-    waiting().len()
+    // What is called here may be probed, and its handlers may want to be alone, too.
+    let gone: Vec<Waiting> = quietly(|| {
+        busy::run(|| {
+            let gone: Vec<Waiting> = waiting().extract_if(.., has_gone).collect();
+            LEFT.fetch_add(gone.len(), Ordering::Relaxed);
+            gone
+        })
+    });
+    for gone in gone {
+        drop(gone.what);
+        LEFT.fetch_sub(1, Ordering::Relaxed);
+    }
+    quietly(|| busy::run(|| waiting().len() + LEFT.load(Ordering::Relaxed)))
 }
 
 fn waiting() -> MutexGuard<'static, Vec<Waiting>> {

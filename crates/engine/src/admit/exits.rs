@@ -117,7 +117,7 @@ fn is_overcome(facts: &Facts, module: &Module<'_>, refusal: &Refusal) -> bool {
 
 /// Whether V8's compiler made the function. Such code calls and returns by conventions of its own: it goes on in the handler of the next
 /// bytecode, or returns with the arguments off the stack.
-fn is_generated(module: &Module<'_>, known: &Known<'_>) -> bool {
+pub(super) fn is_generated(module: &Module<'_>, known: &Known<'_>) -> bool {
     module.runtimes.contains(Runtime::V8) && known.names.iter().any(|name| name.starts_with("Builtins_"))
 }
 

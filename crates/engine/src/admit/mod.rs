@@ -94,6 +94,8 @@ pub struct Known<'m> {
     pub names: Vec<&'m str>,
     /// How control arrives at its first instruction.
     pub arrival: Arrival,
+    /// Whether that is told by its entry in the unwind table.
+    pub is_told: bool,
     /// Addresses of the functions that its direct jumps lead to.
     pub goes_on: Vec<u64>,
 }

@@ -51,7 +51,13 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
     let known = LIBRARIES.map(|start| {
         let known = ranges.iter().map(|range| {
             let function = function(start, range);
-            let known = Known { function, names: vec!["f"], arrival: Arrival::Called, goes_on: vec![] };
+            let known = Known {
+                function,
+                names: vec!["f"],
+                arrival: Arrival::Called,
+                is_told: true,
+                goes_on: vec![],
+            };
             (function.address, known)
         });
         known.collect::<Functions<'_>>()

@@ -105,6 +105,7 @@ impl<'i> File<'i> {
             function: code,
             names: names.collect(),
             arrival: self.arrival(function),
+            is_told: function.arrival() == Told::Called,
             goes_on: reached.iter().map(|next| self.place(*next)).collect(),
         };
         Some((known, reached))

@@ -46,7 +46,7 @@ pub struct InjectFlags {
 #[command(next_help_heading = "Injection")]
 pub struct DeedFlags {
     /// Skip the call: the caller gets this, an expression such as 0, -1 or arg1, and the function does not run
-    #[arg(long = "return", value_name = "EXPR", allow_hyphen_values = true, conflicts_with_all = ["result", "sets"])]
+    #[arg(long = "return", value_name = "EXPR", allow_negative_numbers = true, conflicts_with_all = ["result", "sets"])]
     pub returns: Option<String>,
 
     /// Skip the call of a function that returns nothing
@@ -54,7 +54,7 @@ pub struct DeedFlags {
     pub skip: bool,
 
     /// Let the function run, and give the caller this for its result, such as -1 or 'retval / 2'
-    #[arg(long, value_name = "EXPR", allow_hyphen_values = true, conflicts_with = "sets")]
+    #[arg(long, value_name = "EXPR", allow_negative_numbers = true, conflicts_with = "sets")]
     pub result: Option<String>,
 
     /// Set errno, with --return, --skip or --result: a name such as ENOMEM, or a number
@@ -69,7 +69,7 @@ pub struct DeedFlags {
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub signal: Option<i64>,
 
-    /// Do it to each Nth of the calls that are meant
+    /// Do it to each Nth of the calls that are meant, in each process
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub every: u64,
 
@@ -193,6 +193,12 @@ impl TryFrom<&DeedFlags> for Injection {
             let text =
                 "--errno says why a call has failed: give --return or --result, too, such as --return -1";
             return Err(Error::Usage(text.to_owned()));
+        }
+        let twice = |(index, set): (usize, &Setting)| {
+            flags.sets[..index].iter().any(|one| one.argument == set.argument)
+        };
+        if let Some(set) = flags.sets.iter().enumerate().find(|set| twice(*set)).map(|(_, set)| set) {
+            return Err(Error::Usage(format!("--set: arg{} is set twice", set.argument)));
         }
         expressions("--return", flags.returns.as_slice())?;
         expressions("--result", flags.result.as_slice())?;

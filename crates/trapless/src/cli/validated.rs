@@ -436,6 +436,11 @@ fn hist(flags: HistFlags) -> Result<Command, Error> {
 
 fn inject(flags: InjectFlags) -> Result<Command, Error> {
     let injection = Injection::try_from(&flags.deeds)?;
+    if flags.probes.inlines {
+        let text =
+            "--inlines: copies that were inlined are not called, and inject changes calls; leave it out";
+        return Err(Error::Usage(text.to_owned()));
+    }
     let at_return = injection.at == Moment::Return;
     let asked = quick(&flags.filter, None, Form::Inject(injection))?;
     let kinds = |_| (!at_return, at_return);

@@ -81,9 +81,14 @@ fn check(run: &Run, asked: &Quick) -> Result<(), Error> {
     };
     let counts = !matches!(asked.form, Form::Trace(_));
     if run.limits.max_events.is_some() && counts && (run.follow || !is_one) {
-        return usage(
-            "with expressions, -M counts the hits of one process; give one -p PID, without --follow, or leave out -M",
-        );
+        return usage(match asked.form {
+            Form::Inject(_) => {
+                "--count and -M count the calls of one process; give one -p PID, without --follow, or leave them out"
+            }
+            _ => {
+                "with expressions, -M counts the hits of one process; give one -p PID, without --follow, or leave out -M"
+            }
+        });
     }
     Ok(())
 }

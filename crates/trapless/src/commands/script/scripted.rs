@@ -221,7 +221,7 @@ impl Scripted {
             [] => format!("has no {LOCATION} that tells where its errno is"),
             _ => "has several C libraries, each with an errno of its own".to_owned(),
         };
-        Err(Error::Usage(format!("process {pid} {why}: let the script do without seterrno()")))
+        Err(Error::Usage(format!("process {pid} {why}: do without seterrno() or --errno")))
     }
 }
 

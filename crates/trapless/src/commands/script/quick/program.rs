@@ -427,7 +427,9 @@ pub(super) fn script(
             let sets: String = sets.collect();
             let errno = injection.errno.map(|errno| format!("seterrno({errno}); ")).unwrap_or_default();
             let signal = injection.signal.map(|signal| format!("signal({signal}); ")).unwrap_or_default();
-            let deeds = if injection.is_dry { String::new() } else { [result, sets, errno, signal].concat() };
+            let deeds = [result, sets, errno, signal].concat();
+            // Never: but what cannot be done is not counted either.
+            let deeds = if injection.is_dry { format!("if (nsecs == 0) {{ {deeds} }}") } else { deeds };
             // What ends the process is counted, too.
             let body = format!("{head}@hits[{}] = count(); {deeds}", key("probe"));
             match injection.at {
