@@ -142,6 +142,10 @@ impl Sites {
     /// Finds code of the probed files that was mapped somewhere else since.
     fn look_for_copies(&mut self, process: &Process) {
         let Ok(maps) = process.maps() else { return };
+        // They may be another program's, which it has begun meanwhile.
+        if process.runs_another_program() {
+            return;
+        }
         for mapping in maps.iter().filter(|mapping| mapping.perms.exec) {
             let Some(path) = mapping.path() else { continue };
             let mut places = self.known.iter().filter(|(known, _)| known == path).peekable();

@@ -226,7 +226,7 @@ fn a_file_that_is_written_anew_is_watched_anew() {
     let program = runner("runner");
     let path = program.path().to_str().unwrap();
     let tool = counts(&program);
-    script(&format!("cp {path} {path}.new && mv {path}.new {path} && sleep 0.5 && {path} 10"));
+    script(&format!("cp {path} {path}.new && mv {path}.new {path} && sleep 3 && {path} 10"));
     let (ran, lines) = ends(tool);
     assert!(codes(&lines).contains(&"found-late"), "{ran:?}");
     if is_root() {

@@ -57,7 +57,15 @@ const MEMORY_STAYS: &str = "trapless: all probes are out, but their memory stays
 
 /// The lines that a script has written on standard error, but for those that say nothing of its numbers.
 pub fn left_out(err: &str) -> Vec<&str> {
-    let others = ["Attached ", "trapless: reading symbols", MEMORY_STAYS, "trapless: unmapped now is memory"];
+    let others = [
+        "Attached ",
+        "trapless: reading symbols",
+        MEMORY_STAYS,
+        "trapless: unmapped now is memory",
+        // Where children that share the memory are not told from their parent, a static program's own clone may make some.
+        #[cfg(not(target_arch = "x86_64"))]
+        "trapless: clone was called ",
+    ];
     let says = |line: &&str| !line.is_empty() && !others.iter().any(|other| line.starts_with(other));
     err.lines().filter(says).collect()
 }
