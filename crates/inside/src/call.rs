@@ -6,6 +6,8 @@ use trapless_isa::inside::{RETURNS, Saved, VECTOR_STRIDE};
 
 /// The registers of the integer arguments by their numbers in code: rdi, rsi, rdx, rcx, r8, r9.
 const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
+/// So many arguments are asked for at most: more words of the caller's stack may not be there.
+const MOST_ARGUMENTS: usize = 64;
 const RAX: usize = 0;
 const RDX: usize = 2;
 pub(crate) const RSP: usize = 4;
@@ -151,6 +153,9 @@ impl Call<'_> {
 
     /// An integer argument or pointer of the C convention, from 0 on: the first six are in registers, others on the stack. What the function does
     /// not have is whatever lies there.
+    ///
+    /// # Panics
+    /// The number is none of 0 to 63.
     pub fn arg<T: Word>(&self, number: usize) -> T {
         T::from_register(match ARGUMENTS.get(number) {
             Some(&register) => self.0.saved().general[register],
@@ -160,6 +165,7 @@ impl Call<'_> {
     }
 
     fn on_stack(&self, number: usize) -> *mut u64 {
+        assert!(number < MOST_ARGUMENTS, "there are arguments 0 to {}", MOST_ARGUMENTS - 1);
         let above = 8 * (1 + number - ARGUMENTS.len());
         std::ptr::with_exposed_provenance_mut(self.stack_pointer() as usize + above)
     }
@@ -204,6 +210,9 @@ impl Call<'_> {
     ///
     /// # Safety
     /// The function can be called with it.
+    ///
+    /// # Panics
+    /// The number is none of 0 to 63.
     pub unsafe fn set_arg(&mut self, number: usize, value: impl Word) {
         match ARGUMENTS.get(number) {
             Some(&register) => self.0.saved_mut().general[register] = value.to_register(),

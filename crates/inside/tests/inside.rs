@@ -264,6 +264,14 @@ fn the_original_is_there_ahead_of_what_replaces_it() {
 }
 
 #[test]
+fn no_more_of_the_callers_stack_is_read_than_arguments_take() {
+    apart(|| {
+        let probe = ready().on_function(SUM, |call| _ = call.arg::<u64>(64)).unwrap();
+        assert_eq!((call(1, 2), probe.panics()), (3, 1));
+    });
+}
+
+#[test]
 fn what_a_handler_calls_calls_no_handler() {
     apart(|| {
         let count = Arc::new(AtomicU64::new(0));

@@ -197,7 +197,7 @@ impl Losses {
             ),
             (
                 self.in_children,
-                "hits were in forked children, and did not run their probe there: give --follow for those",
+                "hits were in forked children, and did not run their probe there: with --follow, those run it that have memory of their own, as children of vfork have not",
             ),
             (
                 self.of_anybody,
