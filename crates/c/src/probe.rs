@@ -90,20 +90,29 @@ fn address(function: Function, missing: &str) -> Result<*const (), Failure> {
     function.map(|function| function as *const ()).ok_or_else(|| Failure::argument(missing))
 }
 
+/// Drops what C had, unless that is null.
+///
+/// # Safety
+/// It was made of a box, and nobody uses it any more.
+unsafe fn give_back<T>(given: *mut T) {
+    if !given.is_null() {
+        // SAFETY: as the caller says.
+        let given = unsafe { Box::from_raw(given) };
+        answer((), || {
+            drop(given);
+            Ok(())
+        });
+    }
+}
+
 /// `trapless_remove` of the header.
 ///
 /// # Safety
 /// It is null, or a probe that was not removed yet; nobody uses it meanwhile or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapless_remove(probe: *mut CProbe) {
-    if !probe.is_null() {
-        // SAFETY: it was made of a box, and the caller has no use for it any more.
-        let probe = unsafe { Box::from_raw(probe) };
-        answer((), || {
-            drop(probe);
-            Ok(())
-        });
-    }
+    // SAFETY: as the caller says.
+    unsafe { give_back(probe) }
 }
 
 /// What is asked of a probe; `nothing` of none.
@@ -223,12 +232,6 @@ pub unsafe extern "C" fn trapless_original(replacement: *const Replacement) -> F
 /// It is null, or a replacement that was not put back yet; nobody uses it meanwhile or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapless_put_back(replacement: *mut Replacement) {
-    if !replacement.is_null() {
-        // SAFETY: it was made of a box, and the caller has no use for it any more.
-        let replacement = unsafe { Box::from_raw(replacement) };
-        answer((), || {
-            drop(replacement);
-            Ok(())
-        });
-    }
+    // SAFETY: as the caller says.
+    unsafe { give_back(replacement) }
 }

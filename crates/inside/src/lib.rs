@@ -118,7 +118,8 @@ pub fn inside() -> Result<Inside, Error> {
 ///
 /// On a thread that is in a handler itself that one stays waited for.
 pub fn reclaim() -> usize {
-    threads::collect()
+    threads::collect();
+    threads::left()
 }
 
 /// Probes in this process.

@@ -222,8 +222,8 @@ pub(crate) fn drop_later<T: Send + 'static>(what: Vec<T>) {
     waiting().push(Waiting { what: Box::new(what), threads });
 }
 
-/// Drops what no thread has any more, and tells how much is not dropped yet. Not by who is busy: what is dropped may take probes out.
-pub(crate) fn collect() -> usize {
+/// Drops what no thread has any more. Not by who is busy: what is dropped may take probes out.
+pub(crate) fn collect() {
     let has_gone = |waiting: &mut Waiting| {
         waiting.threads.retain(|(passes, then)| passes.load(Ordering::Acquire) == *then);
         waiting.threads.is_empty()
@@ -240,6 +240,10 @@ pub(crate) fn collect() -> usize {
         drop(gone.what);
         LEFT.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// How much is not dropped yet.
+pub(crate) fn left() -> usize {
     quietly(|| busy::run(|| waiting().len() + LEFT.load(Ordering::Relaxed)))
 }
 

@@ -4,6 +4,7 @@ use super::{
     bodies,
     detour::Asm,
     emit::{GPR32, GPR64, number::*},
+    frames::KEPT_64,
     goroutine::GOROUTINE,
     liveness::Liveness,
 };
@@ -23,9 +24,6 @@ pub(super) const RED_ZONE: i32 = 128;
 pub(super) fn red_zone(bits: u32, stack: Stack) -> i32 {
     if bits == 64 && stack != Stack::AskedInGo { RED_ZONE } else { 0 }
 }
-
-/// rbx, rbp, r12 to r15.
-const KEPT_FOR_CALLERS: u16 = 0b1111_0000_0010_1000;
 
 /// Registers to use as scratch, best first, those that 32-bit mode does not have among them. r10 and r11 are left to
 /// the runtime's routines, rsp is the stack.
@@ -117,7 +115,7 @@ impl Frame {
         // What all registers were, is told of dead ones, too.
         let all = takes.has(Extra::Registers);
         // Where a call is skipped, its caller gets what the function would have put back, and what that leaves alone.
-        let callers = if takes.has(Extra::Changes) { KEPT_FOR_CALLERS | 1 << RAX } else { 0 };
+        let callers = if takes.has(Extra::Changes) { KEPT_64 | 1 << RAX } else { 0 };
         let free = live.dead.0 & !callers;
         let dead = |register: usize| !all && !is_kept(register) && free & (1 << register) != 0;
         let Scratch { roles: count, clock } = Scratch::of_all(payload);

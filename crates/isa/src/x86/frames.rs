@@ -50,7 +50,7 @@ const RESULTS_64: u16 = 1 << 10 | 1 << 11;
 const RESULTS_32: u16 = 1 | 1 << 2;
 
 /// rbx, rbp, r12 to r15.
-const KEPT_64: u16 = 0b1111_0000_0010_1000;
+pub(super) const KEPT_64: u16 = 0b1111_0000_0010_1000;
 /// ebx, ebp, esi, edi.
 const KEPT_32: u16 = 0b1110_1000;
 
@@ -324,9 +324,9 @@ impl State {
                 // How far it moves.
                 frame.zip(self.depth).map(|(frame, depth)| depth - frame)
             }
-            Mnemonic::Add if is_sp(instruction.op0_register()) => immediate(instruction),
+            Mnemonic::Add if is_sp(instruction.op0_register()) => immediate(instruction).map(|by| by as i32),
             Mnemonic::Sub if is_sp(instruction.op0_register()) => {
-                immediate(instruction).map(i32::wrapping_neg)
+                immediate(instruction).map(|by| (by as i32).wrapping_neg())
             }
             _ if instruction.is_stack_instruction() => Some(instruction.stack_pointer_increment()),
             _ => (!writes(Register::RSP)).then_some(0),
@@ -497,7 +497,8 @@ impl State {
     }
 }
 
-fn immediate(instruction: &Instruction) -> Option<i32> {
+/// The second operand, where it is a number.
+pub(super) fn immediate(instruction: &Instruction) -> Option<i64> {
     let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
-    is_immediate.then(|| instruction.immediate(1) as i32)
+    is_immediate.then(|| instruction.immediate(1) as i64)
 }

@@ -1,6 +1,7 @@
 //! Where a variable of each thread's own is, by a function that returns its address.
 
 use super::decode::decoder;
+use super::frames::immediate;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The most instructions of such a function. The C library's have four.
@@ -58,11 +59,6 @@ fn is_thread_pointer(instruction: &Instruction) -> bool {
         && instruction.memory_base() == Register::None
         && instruction.memory_index() == Register::None
         && instruction.memory_displacement64() == 0
-}
-
-fn immediate(instruction: &Instruction) -> Option<i64> {
-    let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
-    is_immediate.then(|| instruction.immediate(1) as i64)
 }
 
 #[cfg(test)]

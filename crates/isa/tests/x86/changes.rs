@@ -81,11 +81,13 @@ fn takes() -> [Takes; 3] {
     [changes, clock, Extra::ALL.into_iter().filter(|extra| *extra != Extra::Operands).collect()]
 }
 
-/// What the program finds at its exit with a probe whose bodies write these, from one state; and without, from what `meant` makes of it.
+/// What the program finds at its exit with a probe whose bodies write these, from one state; and without one, in code that is `plain`, from what
+/// `meant` makes of that state.
 fn compare(
     machine: &Machine,
     random: &mut Random,
-    (code, payload): (&[u8], Payload),
+    (code, plain): (&[u8], &[u8]),
+    payload: Payload,
     runs: Runs<'_>,
     meant: impl Fn(&mut State) -> Option<Returns>,
     context: &str,
@@ -103,8 +105,10 @@ fn compare(
         let skipped = meant(&mut state);
         machine.set(SLOT, EXIT);
         let memory = machine.read(SLOT - 2048, 4096);
+        machine.write(FUNCTION, plain);
         let expected = machine.run(thread, &state);
         let stack = machine.read(SLOT, 512);
+        machine.write(FUNCTION, code);
         machine.write(SLOT - 2048, &memory);
         probed.arm();
         let found = machine.run(thread, &start);
@@ -171,7 +175,7 @@ fn what_bodies_write_at_an_entry_are_the_functions_arguments_or_what_its_caller_
                     let payload = Payload { entry, followed, ..Payload::default() };
                     let context = format!("{name}, {takes:?}, {case:?}, followed: {}", followed.is_some());
                     let runs = Runs { entry: &runs, at_return: &[] };
-                    compare(&machine, &mut random, (&code, payload), runs, meant, &context);
+                    compare(&machine, &mut random, (&code, &code), payload, runs, meant, &context);
                     assert_eq!(machine.sum(HITS), 2, "{context}");
                 }
             }
@@ -209,42 +213,10 @@ fn what_bodies_write_at_a_return_is_what_the_caller_gets() {
                     meant.truncate(meant.len() - 1);
                     meant.extend([0x48, 0xb8].into_iter().chain(result.to_le_bytes()).chain([0xc3]));
                 }
-                compare_code(&machine, &mut random, (&plain, &meant), payload, runs, &context);
+                compare(&machine, &mut random, (&plain, &meant), payload, runs, |_| None, &context);
             }
         }
     }
-}
-
-/// As [`compare`], where the function without a probe is another one.
-fn compare_code(
-    machine: &Machine,
-    random: &mut Random,
-    (code, meant): (&[u8], &[u8]),
-    payload: Payload,
-    runs: Runs<'_>,
-    context: &str,
-) {
-    machine.forget();
-    let layout = some_layout(random);
-    machine.write(FUNCTION, code);
-    let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
-    let probed = Probed::calling(machine, code, place.0, place.1, &layout, payload, runs);
-    for _ in 0..2 {
-        let (start, thread) = (machine.random(random), Machine::thread(random.next() % 8));
-        machine.set(SLOT, EXIT);
-        let memory = machine.read(SLOT - 2048, 4096);
-        machine.write(FUNCTION, meant);
-        let expected = machine.run(thread, &start);
-        machine.write(SLOT - 2048, &memory);
-        machine.write(FUNCTION, code);
-        probed.arm();
-        let found = machine.run(thread, &start);
-        probed.disarm();
-        assert_eq!(found.0, expected.0, "{context}");
-        assert_eq!(found.1.registers, expected.1.registers, "{context}");
-        assert!(found.1 == expected.1, "{context}: flags or vectors");
-    }
-    assert_eq!([machine.sum(LOST), machine.sum(BLOCK_UNRUN)], [0; 2], "{context}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Commands as the program works with them: every value checked, every contradiction refused.
 
 use super::Cli;
-use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::flags::{
+    FollowFlags, FormatFlag, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags,
+};
 use super::inject::{InjectFlags, Injection, Moment};
 use super::mechanisms;
 use super::quick::{FilterFlags, Form, GroupFlags, Lines, Quick, Shown, expressions};
@@ -306,30 +308,50 @@ fn processes(flags: StatusFlags) -> Processes {
     }
 }
 
+impl From<CountSort> for Sort {
+    fn from(sort: CountSort) -> Self {
+        match sort {
+            CountSort::Hits => Sort::Hits,
+            CountSort::Name => Sort::Name,
+        }
+    }
+}
+
+/// A run of a verb that says nothing else.
+fn base(
+    measure: Measure,
+    (selection, target): (Selection, Target),
+    follow: FollowFlags,
+    risk: RiskFlags,
+    run: &RunFlags,
+    output: OutputFlags,
+) -> Run {
+    Run {
+        measure,
+        script: None,
+        target,
+        follow: follow.follow,
+        pending: follow.pending,
+        allow_seccomp: risk.allow_seccomp,
+        debug_directories: Vec::new(),
+        ends_command: false,
+        selection,
+        limits: limits(run),
+        output: self::output(output),
+        rows: Rows::default(),
+    }
+}
+
 fn count(flags: CountFlags) -> Result<Command, Error> {
     let asked = Quick { stack: flags.stack, ..quick(&flags.filter, Some(&flags.group), Form::Count)? };
     let kinds = |kind| match kind {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
     };
-    let sort = match flags.sort {
-        CountSort::Hits => Sort::Hits,
-        CountSort::Name => Sort::Name,
-    };
     let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     let run = Run {
-        measure: Measure::Count,
-        script: None,
-        target,
-        follow: flags.follow.follow,
-        pending: flags.follow.pending,
-        allow_seccomp: flags.risk.allow_seccomp,
-        debug_directories: Vec::new(),
-        ends_command: false,
-        selection,
-        limits: limits(&flags.run),
-        output: output(flags.output),
-        rows: rows(&flags.table, sort, 0),
+        rows: rows(&flags.table, flags.sort.into(), 0),
+        ..base(Measure::Count, (selection, target), flags.follow, flags.risk, &flags.run, flags.output)
     };
     Ok(either(run, asked))
 }
@@ -347,18 +369,8 @@ fn latency(flags: LatencyFlags) -> Result<Command, Error> {
     // Times run from entry to return, whichever of the two bpftrace's spelling names.
     let (selection, target) = selected(&flags.probes, |_| (true, true), flags.target, flags.follow.follow)?;
     let run = Run {
-        measure: Measure::Latency,
-        script: None,
-        target,
-        follow: flags.follow.follow,
-        pending: flags.follow.pending,
-        allow_seccomp: flags.risk.allow_seccomp,
-        debug_directories: Vec::new(),
-        ends_command: false,
-        selection,
-        limits: limits(&flags.run),
-        output: output(flags.output),
         rows: rows(&flags.table, sort, usize::try_from(flags.histograms).unwrap_or(usize::MAX)),
+        ..base(Measure::Latency, (selection, target), flags.follow, flags.risk, &flags.run, flags.output)
     };
     Ok(either(run, asked))
 }
@@ -377,20 +389,14 @@ fn trace(flags: TraceFlags) -> Result<Command, Error> {
     if flags.typed {
         typed_by_jumps(&mut selection)?;
     }
-    let run = Run {
-        measure: Measure::Trace { args: flags.args },
-        script: None,
-        target,
-        follow: flags.follow.follow,
-        pending: flags.follow.pending,
-        allow_seccomp: flags.risk.allow_seccomp,
-        debug_directories: Vec::new(),
-        ends_command: false,
-        selection,
-        limits: limits(&flags.run),
-        output: output(flags.output),
-        rows: Rows::default(),
-    };
+    let run = base(
+        Measure::Trace { args: flags.args },
+        (selection, target),
+        flags.follow,
+        flags.risk,
+        &flags.run,
+        flags.output,
+    );
     match (flags.typed, either(run, asked)) {
         (true, Command::Run(run)) => Ok(Command::Typed(Box::new(run))),
         (true, _) => Err(Error::Usage(
@@ -411,25 +417,11 @@ fn hist(flags: HistFlags) -> Result<Command, Error> {
     expressions("hist", std::slice::from_ref(&value))?;
     let form = Form::Hist { value, linear: flags.linear };
     let asked = Quick { slower: flags.slower, ..quick(&flags.filter, Some(&flags.group), form)? };
-    let sort = match flags.sort {
-        CountSort::Hits => Sort::Hits,
-        CountSort::Name => Sort::Name,
-    };
     let kinds = |kind| (kind != Some(Kind::Return), kind == Some(Kind::Return));
     let (selection, target) = selected(&probes, kinds, flags.target, flags.follow.follow)?;
     let run = Run {
-        measure: Measure::Quick,
-        script: None,
-        target,
-        follow: flags.follow.follow,
-        pending: flags.follow.pending,
-        allow_seccomp: flags.risk.allow_seccomp,
-        debug_directories: Vec::new(),
-        ends_command: false,
-        selection,
-        limits: limits(&flags.run),
-        output: output(flags.output),
-        rows: rows(&flags.table, sort, 0),
+        rows: rows(&flags.table, flags.sort.into(), 0),
+        ..base(Measure::Quick, (selection, target), flags.follow, flags.risk, &flags.run, flags.output)
     };
     Ok(Command::Quick(Box::new(run), asked))
 }
@@ -451,20 +443,11 @@ fn inject(flags: InjectFlags) -> Result<Command, Error> {
             "'{text}' says at which end of a call; inject knows that by what is done: name the function alone"
         )));
     }
-    let limits = limits(&flags.run);
+    let run = base(Measure::Quick, (selection, target), flags.follow, flags.risk, &flags.run, flags.output);
     let run = Run {
-        measure: Measure::Quick,
-        script: None,
-        target,
-        follow: flags.follow.follow,
-        pending: flags.follow.pending,
-        allow_seccomp: flags.risk.allow_seccomp,
-        debug_directories: Vec::new(),
-        ends_command: false,
-        selection,
-        limits: Limits { max_events: flags.deeds.count.or(limits.max_events), ..limits },
-        output: output(flags.output),
+        limits: Limits { max_events: flags.deeds.count.or(run.limits.max_events), ..run.limits },
         rows: rows(&flags.table, Sort::Hits, 0),
+        ..run
     };
     Ok(Command::Quick(Box::new(run), asked))
 }
