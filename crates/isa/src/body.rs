@@ -356,6 +356,16 @@ pub enum Change {
     Arguments,
 }
 
+/// Bytes of [`Extra::Changes`] on a machine with so many registers of integer arguments.
+pub(crate) const fn changes(arguments: usize) -> u32 {
+    change(Change::Arguments) + 8 * arguments as u32
+}
+
+/// Where a word of it is.
+pub(crate) const fn change(change: Change) -> u32 {
+    8 * change as u32
+}
+
 impl Extra {
     /// All of them, in their order.
     pub const ALL: [Extra; 11] = [

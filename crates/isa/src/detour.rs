@@ -3,7 +3,8 @@
 //! What it does besides running the displaced instructions is told in [`crate::payload`], the memory it does it in and the protocol
 //! it follows there in [`memory`].
 
-use crate::{Displaced, Operand, Payload, Reason, body::Runs, frames::Point};
+use crate::body::{Extra, Runs, Takes};
+use crate::{Displaced, Operand, Payload, Reason, frames::Point};
 use alloc::{string::String, vec::Vec};
 
 pub mod gate;
@@ -55,6 +56,20 @@ pub struct DetourRequest<'a> {
     pub runtime: &'a Runtime,
     /// Whether to find out what its instructions stand for: [`Detour::frames`].
     pub tells: bool,
+}
+
+impl DetourRequest<'_> {
+    /// Whether what its bodies change is where they may: at the entry of a function of C's, nothing of which has run, and at returns.
+    pub(crate) fn lets_change(&self) -> bool {
+        let DetourRequest { site, displaced, payload, stack, .. } = self;
+        let changes = |takes: Option<Takes>| takes.is_some_and(|takes| takes.has(Extra::Changes));
+        let has_stack = *stack == Stack::Enough;
+        // Behind what stays at an entry is as good; but nothing of it may stand ahead.
+        let is_entry = site.address == site.function && displaced.start >= site.address;
+        let at_return = payload.followed.and_then(|followed| followed.runs());
+        (!changes(payload.runs_at_entry()) || is_entry && has_stack)
+            && (!changes(at_return) || payload.pairs() && has_stack)
+    }
 }
 
 /// The routines that the detours of one arena share.

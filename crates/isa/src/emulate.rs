@@ -22,7 +22,7 @@ pub trait Thread {
     fn set_flags(&mut self, flags: u64);
     /// Sets the instruction pointer.
     fn set_ip(&mut self, address: u64);
-    /// Base of the segment that fs (`false`) or gs (`true`) selects; `None` when it is not known.
+    /// Base of the segment that fs (`false`) or gs (`true`) selects; `None` when it is not known. On arm64 that of fs is `tpidr_el0`.
     fn segment_base(&self, gs: bool) -> Option<u64>;
     /// Reads `size` bytes, 1 to 8, little endian; `None` where the thread would fault.
     fn read(&self, address: u64, size: u8) -> Option<u64>;

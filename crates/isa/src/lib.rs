@@ -39,6 +39,7 @@ pub mod frames;
 pub mod inside;
 pub mod instruction;
 mod liveness;
+mod locals;
 pub mod model;
 pub mod operand;
 pub mod passed;
@@ -64,6 +65,7 @@ pub use exclusive::Exclusive;
 pub use facts::{Arguments, Facts, ThreadNumber};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction, Reference};
+pub use locals::returned_local;
 pub use operand::Operand;
 pub use payload::{
     EntryStep, Followed, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall, Steps, Way,
@@ -394,22 +396,6 @@ pub trait Isa: Sync {
 
     /// Whether detours call bodies.
     fn runs_bodies(&self) -> bool {
-        false
-    }
-
-    /// How far from the thread pointer that is which the function with this code, at this address, returns the address of; `None` where that
-    /// cannot be told. `read`: a word of the program's memory.
-    fn returned_local(
-        &self,
-        _code: &[u8],
-        _address: u64,
-        _read: &mut dyn FnMut(u64) -> Option<u64>,
-    ) -> Option<i64> {
-        None
-    }
-
-    /// Whether bodies can change what a call does ([`body::Extra::Changes`]).
-    fn changes_calls(&self) -> bool {
         false
     }
 

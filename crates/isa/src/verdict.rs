@@ -250,9 +250,7 @@ pub enum Reason {
     #[error("the script's code would lose scalable vectors that the program may be working with")]
     ScalableVectors,
     /// The bodies that are asked for change what a call does, which this detour cannot.
-    #[error(
-        "what a call does is changed at entries and returns of functions of C's convention, by code of x86-64"
-    )]
+    #[error("what a call does is changed at entries and returns of functions of C's convention alone")]
     NoChanges,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]

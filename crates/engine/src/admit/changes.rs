@@ -37,10 +37,9 @@ const NEVER_RETURN: [&str; 18] = [
 /// Whether the bodies of a request may change what its calls do.
 pub fn lets_change(modules: &[Module<'_>], request: &Request<'_>) -> Result<(), Refusal> {
     let module = &modules[request.module];
-    let isa = module.machine.isa();
     let is_other = OTHERS.iter().any(|runtime| module.runtimes.contains(*runtime));
     // A place that is no function's entry by itself, as a copy that was inlined, may be one all the same, of another one.
-    if !isa.changes_calls() || is_other || request.meant == Meant::All {
+    if is_other || request.meant == Meant::All {
         return Err(Reason::NoChanges.into());
     }
     if module.entry == request.address {
@@ -64,7 +63,7 @@ pub fn lets_change(modules: &[Module<'_>], request: &Request<'_>) -> Result<(), 
         Arrival::Jumped => return Err(Refusal::Part),
         Arrival::Called | Arrival::Unclear => return Err(Refusal::NotCalled),
     }
-    match isa.return_verdict(&site_of(request, modules)) {
+    match module.machine.isa().return_verdict(&site_of(request, modules)) {
         Err(reason @ (Reason::MovesStackPointer | Reason::ReturnsOddly)) => Err(reason.into()),
         _ => Ok(()),
     }

@@ -9,7 +9,8 @@
 //!         [the registers of the arguments]
 //!         blr body
 //!         overwrite what it has left below sp
-//!     back to what was kept
+//!     [the registers of the arguments, or of the result, as bodies have changed them]
+//!     back to what was kept                                ── the call is skipped ──▶ ret
 //! ```
 //!
 //! Bodies lose x16 and x17, the flags, and what calculations leave in `FPSR`; a call loses x30. All of these are kept here, and `FPCR` where any calculates. At
@@ -20,13 +21,14 @@
 //! By the procedure call standard nothing is there at entries and returns. Anywhere else a body that does either ([`Run::vectors`]) is
 //! refused.
 
+use super::decode::hint;
 use super::detour::Template;
 use super::emit::instruction as a;
 use super::frame::register::*;
-use crate::body::{Extra, Run};
+use crate::body::{Change, Convention, Extra, LEFT_OUT, Run, Runs, change, changes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
-use crate::{Operand, Reason};
+use crate::{Machine, Operand, Reason};
 
 /// The general registers, in DWARF's order: x0 to x30, sp.
 const REGISTERS: i32 = 0;
@@ -38,12 +40,28 @@ const KEPT_ENTERED: i32 = 272;
 const KEPT_CONTROL: i32 = 280;
 /// The low halves of v0 to v7.
 const FLOATS: i32 = 288;
+/// What bodies may change.
+const CHANGES: u32 = FLOATS as u32 + 64;
 /// Bytes of all.
-const AREA: i32 = FLOATS + 64;
+const AREA: i32 = CHANGES as i32 + changes(ARGUMENTS) as i32;
+// The stack pointer's alignment, and the reach of what loads the eight registers behind it.
+const _: () = assert!(AREA % 16 == 0 && AREA + 7 * 8 <= 504);
+
+/// How many registers hold arguments, from x0 on.
+const ARGUMENTS: usize = match Convention::of(Machine::AArch64) {
+    Some(convention) => convention.arguments.len(),
+    None => 0,
+};
 
 /// How far above the stack pointer a register was kept.
 const fn kept(register: u32) -> u32 {
     REGISTERS as u32 + 8 * register
+}
+
+/// The registers of arguments, by two, and where bodies may change them.
+fn arguments() -> impl Iterator<Item = (u32, i32)> {
+    let first = (CHANGES + change(Change::Arguments)) as i32;
+    (0..ARGUMENTS as u32).step_by(2).zip((first..).step_by(16))
 }
 
 /// Where the bodies are called.
@@ -74,6 +92,7 @@ impl Template<'_> {
         self.code.emit([a::eor(TEMPORARY, TEMPORARY, BLOCK)]);
         self.code.emit_to(a::cbz(TEMPORARY), unrun);
         let calculates = runs.iter().any(|run| run.calculates);
+        let changes = Runs::takes(runs).has(Extra::Changes);
         self.keep(runs.iter().any(|run| run.takes.has(Extra::Floats)));
         if calculates {
             self.code.emit([
@@ -82,11 +101,17 @@ impl Template<'_> {
                 a::msr_float_control(31),
             ]);
         }
+        if changes {
+            self.offer_changes(at);
+        }
         for run in runs {
             self.run(run, at)?;
         }
         if calculates {
             self.code.emit([a::ldr(ADDRESS, SP, KEPT_CONTROL as u32), a::msr_float_control(ADDRESS)]);
+        }
+        if changes {
+            self.change(at);
         }
         self.put_back(at);
         self.code.bind(done);
@@ -126,6 +151,45 @@ impl Template<'_> {
             }
         }
         self.code.emit([a::mov(BODY_BLOCK, BLOCK)]);
+    }
+
+    /// What bodies may change, as it is.
+    fn offer_changes(&mut self, at: At) {
+        let result = if at == At::Return { 0 } else { SP };
+        self.code.emit([a::stp(SP, result, SP, CHANGES as i32)]);
+        self.code.emit(arguments().map(|(register, place)| a::stp(register, register + 1, SP, place)));
+    }
+
+    /// Does what bodies have asked for. Changes `TEMPORARY`.
+    fn change(&mut self, at: At) {
+        let result = a::ldr(0, SP, CHANGES + change(Change::Result));
+        if at == At::Return {
+            return self.code.emit([result]);
+        }
+        let stays = self.code.label();
+        self.code.emit([a::ldr(TEMPORARY, SP, CHANGES + change(Change::Skip))]);
+        self.code.emit_to(a::cbz(TEMPORARY), stays);
+        self.skip_call(result);
+        self.code.bind(stays);
+        self.stands_nowhere();
+        self.code.emit(arguments().map(|(register, place)| a::ldp(register, register + 1, SP, place)));
+    }
+
+    /// Goes back to the caller. Where the function has signed its return address, that is undone as it would do it.
+    fn skip_call(&mut self, result: u32) {
+        let left_out = self.code.label();
+        self.code.emit([a::sub_immediate(TEMPORARY, TEMPORARY, LEFT_OUT)]);
+        self.code.emit_to(a::cbz(TEMPORARY), left_out);
+        self.code.emit([result]);
+        self.code.bind(left_out);
+        self.put_back(At::Entry);
+        self.restore();
+        if let Some(signature) = self.signature.filter(|_| !self.is_stripped) {
+            self.code.emit([a::hint(hint::authenticating(signature))]);
+            self.stands_nowhere();
+        }
+        self.comment("home; the call is skipped");
+        self.code.emit([a::RET]);
     }
 
     fn put_back(&mut self, at: At) {
@@ -178,7 +242,7 @@ impl Template<'_> {
                 }
                 Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
                 Extra::Operands => self.code.emit([a::add_immediate(TEMPORARY, SP, extras)]),
-                Extra::Changes => return Err(Reason::NoChanges),
+                Extra::Changes => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + CHANGES)]),
                 // No instruction tells.
                 Extra::Processor => return Err(Reason::NotImplemented),
             }

@@ -177,6 +177,11 @@ pub mod hint {
     /// `bti jc`
     pub const BTI_JC: u8 = 38;
 
+    /// `autiasp` or `autibsp`, by the one that signs.
+    pub const fn authenticating(signing: u8) -> u8 {
+        signing + 4
+    }
+
     /// Whether an indirect branch may arrive here when the page is guarded. `paciasp` and `pacibsp` accept
     /// calls.
     pub const fn is_landing_pad(number: u8) -> bool {

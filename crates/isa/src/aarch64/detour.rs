@@ -60,6 +60,8 @@ pub(super) struct Template<'a> {
     /// What [`EntryStep::Fetch`] records.
     pub(super) operands: &'a [Operand],
     routines: &'a [u64],
+    /// What signs the return address ahead of the displaced instruction, if anything does.
+    pub(super) signature: Option<u8>,
     /// The registers in the frame.
     pub(super) saved: Saved,
     /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
@@ -95,6 +97,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.stack != Stack::Enough {
         return Err(Reason::NeedsStack);
     }
+    if !request.lets_change() {
+        return Err(Reason::NoChanges);
+    }
     let start = request.displaced.start;
     let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
@@ -108,6 +113,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         runs: request.runs,
         operands: request.operands,
         routines: &request.runtime.routines,
+        signature: signature_before(request),
         saved: saved(payload, request.layout.additions),
         slow: vec![],
         place: Place::Site(0),
@@ -120,7 +126,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     t.stands(0);
     payload.hooks.iter().try_for_each(|hook| t.hook(hook))?;
     if let Some(followed) = &payload.followed {
-        let signature = signature(request)?;
+        check_entry(request)?;
+        let signature = t.signature;
         let body = t.code.label();
         let point = t.paired_entry(&payload.entry, followed, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
@@ -163,16 +170,13 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     })
 }
 
-/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are
-/// not at the entry.
-fn signature(request: &DetourRequest<'_>) -> Emitted<Option<u8>> {
+/// Refuses return probes that are not at the entry.
+fn check_entry(request: &DetourRequest<'_>) -> Emitted<()> {
     let site = request.site;
     let pad = word(site.code).map(form);
     match request.displaced.start.wrapping_sub(site.function) {
-        0 => Ok(None),
-        LENGTH if matches!(pad, Some(Form::Hint(number)) if hint::is_landing_pad(number)) => {
-            Ok(signature_before(request))
-        }
+        0 => Ok(()),
+        LENGTH if matches!(pad, Some(Form::Hint(number)) if hint::is_landing_pad(number)) => Ok(()),
         _ => Err(Reason::ReturnsOddly),
     }
 }

@@ -11,7 +11,8 @@
 mod arithmetic;
 mod memory;
 
-use super::decode::{Form, LENGTH, Literal, RegisterBranch, form, hint};
+use super::decode::{Form, LENGTH, Literal, RegisterBranch, field, form, hint};
+use super::emit::instruction::mrs_thread_pointer;
 use crate::emulate::Blank;
 use crate::{EmulateError, Reason, Thread};
 
@@ -187,6 +188,13 @@ fn hint_without_effect(number: u8) -> Result<(), EmulateError> {
 
 fn plain(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     match word >> 25 & 0xf {
+        _ if word & !31 == mrs_thread_pointer(0) => {
+            let Some(pointer) = r.thread.segment_base(false) else {
+                return not_emulated("a system instruction");
+            };
+            r.set(field(word, 0, 5) as u8, pointer);
+            Ok(())
+        }
         0b1000 | 0b1001 => arithmetic::immediate(word, r),
         0b0101 | 0b1101 => arithmetic::register(word, r),
         0b0100 | 0b1100 => memory::access(word, r),

@@ -9,7 +9,8 @@
 //!         the probe's operands, its extras behind the frame's header
 //!         blrl
 //!         overwrite where it has put away its return address
-//!     back to what was kept
+//!     [the registers of the arguments, or of the result, as bodies have changed them]
+//!     back to what was kept                                ── the call is skipped ──▶ blr
 //! ```
 //!
 //! Bodies lose r0, r11 and r12, cr0, XER and lr. r0, r12 and cr0 are in the detour's own frame. FPSCR, which is reached by a floating-point register alone,
@@ -18,7 +19,7 @@
 use super::detour::{ARGUMENTS, Template};
 use super::emit::*;
 use super::follow::{ENTERED, NOW};
-use crate::body::{Extra, Run};
+use crate::body::{self, Change, Extra, LEFT_OUT, Run, Runs, changes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
 use crate::{Operand, Reason};
@@ -50,8 +51,10 @@ const KEPT_FPSCR: i16 = KEPT_R11 + 8;
 const KEPT_VECTOR: i16 = KEPT_FPSCR + 8;
 /// The low halves of f1 to f8.
 const FLOATS: i16 = KEPT_VECTOR + 16;
+/// What bodies may change.
+const CHANGES: i16 = FLOATS + 64;
 /// Bytes of all.
-const KEPT: i16 = FLOATS + 64;
+const KEPT: i16 = CHANGES + changes(ARGUMENTS.len()) as i16;
 
 /// Where the bodies are called.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,17 @@ impl Frame {
         Ok(Self { operands: operands_at, kept, size: (kept + KEPT + 15) & !15 })
     }
 
+    /// Where a word is of what bodies may change.
+    fn change(self, change: Change) -> i16 {
+        self.kept + CHANGES + body::change(change) as i16
+    }
+
+    /// The registers of arguments, and where bodies may change them.
+    fn arguments(self) -> impl Iterator<Item = (Gpr, i16)> {
+        let registers = ARGUMENTS.into_iter().map(|number| Gpr(number.into()));
+        registers.zip((self.change(Change::Arguments)..).step_by(8))
+    }
+
     /// Where a register of the program is.
     fn register(self, number: u8) -> Emitted<i16> {
         if number < LINK { Ok(self.kept + kept(number)) } else { Err(Reason::NotImplemented) }
@@ -112,6 +126,7 @@ impl Template<'_> {
         self.asm.branch_if(When::Equal, unrun);
         let frame = Frame::of(runs)?;
         let calculates = runs.iter().any(|run| run.calculates);
+        let changes = Runs::takes(runs).has(Extra::Changes);
         self.keep_registers(frame, runs, at);
         if calculates {
             self.by_float(frame, |asm| {
@@ -121,6 +136,9 @@ impl Template<'_> {
                 asm.write_float_status(MOVED_BY);
             });
         }
+        if changes {
+            self.offer_changes(frame, at);
+        }
         for run in runs {
             self.run(frame, run, at)?;
         }
@@ -129,6 +147,9 @@ impl Template<'_> {
                 asm.load_float(MOVED_BY, R1, frame.kept + KEPT_FPSCR);
                 asm.write_float_status(MOVED_BY);
             });
+        }
+        if changes {
+            self.change(frame, at);
         }
         self.put_back_registers(frame, at);
         self.asm.branch(done);
@@ -184,6 +205,54 @@ impl Template<'_> {
         }
     }
 
+    /// What bodies may change, as it is. Changes `TEMPORARY`.
+    fn offer_changes(&mut self, frame: Frame, at: At) {
+        self.asm.load_constant(TEMPORARY, 0);
+        self.asm.store(TEMPORARY, R1, frame.change(Change::Skip));
+        let result = if at == At::Return { R3 } else { TEMPORARY };
+        self.asm.store(result, R1, frame.change(Change::Result));
+        for (register, place) in frame.arguments() {
+            self.asm.store(register, R1, place);
+        }
+    }
+
+    /// Does what bodies have asked for. Changes `TEMPORARY` and cr0.
+    fn change(&mut self, frame: Frame, at: At) {
+        if at == At::Return {
+            return self.asm.load(R3, R1, frame.change(Change::Result));
+        }
+        let stays = self.asm.label();
+        self.asm.load(TEMPORARY, R1, frame.change(Change::Skip));
+        self.asm.compare_immediate(TEMPORARY, 0);
+        self.asm.branch_if(When::Equal, stays);
+        self.skip_call(frame);
+        self.asm.bind(stays);
+        self.stands_nowhere();
+        for (register, place) in frame.arguments() {
+            match self.place_of(register) {
+                // From where it comes back to its register.
+                Some(saved) => {
+                    self.asm.load(TEMPORARY, R1, place);
+                    self.asm.store(TEMPORARY, R1, frame.size + saved);
+                }
+                None => self.asm.load(register, R1, place),
+            }
+        }
+    }
+
+    /// Goes back to the caller.
+    fn skip_call(&mut self, frame: Frame) {
+        let left_out = self.asm.label();
+        self.asm.compare_immediate(TEMPORARY, LEFT_OUT as i16);
+        self.asm.branch_if(When::Equal, left_out);
+        self.asm.load(R3, R1, frame.change(Change::Result));
+        self.asm.bind(left_out);
+        self.put_back_registers(frame, At::Entry);
+        self.restore();
+        self.comment("home; the call is skipped");
+        self.asm.return_();
+    }
+
     /// Moves FPSCR by a floating-point register, which has what it had again. Changes `TEMPORARY`.
     fn by_float(&mut self, frame: Frame, moved: impl FnOnce(&mut Asm)) {
         self.asm.addi(TEMPORARY, R1, frame.kept + KEPT_VECTOR);
@@ -234,7 +303,7 @@ impl Template<'_> {
                 Extra::Registers => self.asm.addi(TEMPORARY, R1, frame.kept),
                 Extra::Floats => self.asm.addi(TEMPORARY, R1, frame.kept + FLOATS),
                 Extra::Operands => self.asm.addi(TEMPORARY, R1, frame.operands),
-                Extra::Changes => return Err(Reason::NoChanges),
+                Extra::Changes => self.asm.addi(TEMPORARY, R1, frame.change(Change::Skip)),
             }
             self.asm.store(TEMPORARY, R1, place);
         }

@@ -69,6 +69,9 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.stack != Stack::Enough {
         return Err(crate::Reason::NeedsStack);
     }
+    if !request.lets_change() {
+        return Err(Reason::NoChanges);
+    }
     super::runtime::check(request.layout)?;
     Template::new(request).write()
 }

@@ -34,7 +34,7 @@ use super::{
     goroutine::ROOM,
     steps::{Stacked, read_clock},
 };
-use crate::body::{Change, Extra, LEFT_OUT, Run, Runs, Takes};
+use crate::body::{self, Change, Extra, LEFT_OUT, Run, Runs, Takes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
 use iced_x86::{Code, IcedError, Instruction, Register, code_asm::*};
@@ -55,11 +55,11 @@ const KEPT_ENVIRONMENT: i32 = 8;
 const FLOATS: i32 = 8;
 
 /// The bytes of [`Extra::Changes`].
-const CHANGES: i32 = change(Change::Arguments) + 8 * ARGUMENTS.len() as i32;
+const CHANGES: i32 = body::changes(ARGUMENTS.len()) as i32;
 
 /// Where a word of it is.
 const fn change(change: Change) -> i32 {
-    8 * change as i32
+    body::change(change) as i32
 }
 
 /// What a body needs of the stack besides its own: what its extras point to, they themselves, the return address, and what is kept of numbers.

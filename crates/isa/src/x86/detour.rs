@@ -69,7 +69,6 @@ use super::{
     runtime::Routine,
     stackless::{Flags, Stackless, stackless},
 };
-use crate::body::{Extra, Takes};
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Displaced, Site};
@@ -130,18 +129,6 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
     }
 }
 
-/// Whether what the bodies of a request change is where they may: at the entry of a function of C's, nothing of which has run, and at returns.
-fn lets_change(request: &DetourRequest<'_>) -> bool {
-    let DetourRequest { site, displaced, payload, stack, .. } = request;
-    let changes = |takes: Option<Takes>| takes.is_some_and(|takes| takes.has(Extra::Changes));
-    let has_stack = *stack == Stack::Enough;
-    // Behind a landing pad, which stays, is as good; but nothing of it may stand ahead.
-    let is_entry = site.address == site.function && displaced.start >= site.address;
-    let at_return = payload.followed.and_then(|followed| followed.runs());
-    (!changes(payload.runs_at_entry()) || is_entry && has_stack)
-        && (!changes(at_return) || payload.pairs() && has_stack)
-}
-
 /// What becomes of the flags where the detour counts in memory nearby; `None` where it does not.
 fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<Flags> {
     if bits == 32 || !matches!(request.stack, Stack::None | Stack::NoneInGo) {
@@ -167,7 +154,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     if !has_stack(bits, request) {
         return Err(crate::Reason::NeedsStack);
     }
-    if !lets_change(request) {
+    if !request.lets_change() {
         return Err(crate::Reason::NoChanges);
     }
     let ahead = ahead.moved(bits, request.address)?;

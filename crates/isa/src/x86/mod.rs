@@ -43,7 +43,6 @@ mod goroutine;
 mod inside;
 mod landing;
 mod liveness;
-mod locals;
 mod lower;
 mod movable;
 mod narrow;
@@ -227,19 +226,6 @@ impl Isa for X86 {
     }
 
     fn runs_bodies(&self) -> bool {
-        self.bits == 64
-    }
-
-    fn returned_local(
-        &self,
-        code: &[u8],
-        address: u64,
-        read: &mut dyn FnMut(u64) -> Option<u64>,
-    ) -> Option<i64> {
-        if self.bits == 64 { locals::returned(code, address, read) } else { None }
-    }
-
-    fn changes_calls(&self) -> bool {
         self.bits == 64
     }
 

@@ -8,7 +8,57 @@ pub mod state;
 
 use state::{Fault, Memory, Registers, emulate};
 use std::{collections::HashMap, ops::Range};
-use trapless_isa::{EmulateError, Layout, aarch64::decode::word, detour::return_sizes};
+use trapless_isa::{
+    BranchTargets, DetourRequest, EmulateError, Layout, Machine as Isas, Payload, Reason, Site,
+    aarch64::decode::word,
+    body::Runs,
+    detour::{Stack, return_sizes},
+};
+
+/// Where a function stands that is called, and its arena.
+#[allow(dead_code, reason = "not every test calls that one")]
+pub const FUNCTION: u64 = 0x40_0000;
+#[allow(dead_code, reason = "not every test calls that one")]
+pub const ARENA: u64 = 0x100_0000;
+
+/// A machine about to call a function of this code whose detour does that; or why there is none.
+#[allow(dead_code, reason = "not every test has one that is all alike")]
+pub fn detoured(
+    code: &[u32],
+    payload: Payload,
+    runs: Runs<'_>,
+    operands: &[trapless_isa::Operand],
+) -> Result<Machine, Reason> {
+    let isa = Isas::AArch64.isa();
+    let layout = layout();
+    let code: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let targets = BranchTargets::default();
+    let site = Site::new(FUNCTION, &code, &targets);
+    let displaced = isa.verdict(&site).jump.unwrap();
+    let address = ARENA + runtime.code.len() as u64;
+    let detour = isa.detour(&DetourRequest {
+        runs,
+        address,
+        displaced,
+        original: &code[(displaced.start - FUNCTION) as usize..][..4],
+        site: &site,
+        payload,
+        stack: Stack::Enough,
+        layout: &layout,
+        runtime: &runtime,
+        operands,
+        tells: false,
+    })?;
+    let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
+    machine.load(ARENA, &runtime.code);
+    machine.load(address, &detour.code);
+    machine.load(FUNCTION, &code);
+    machine.load(displaced.start, &isa.patch(&displaced, address).unwrap());
+    machine.load(layout.origin, &[1]);
+    machine.load(layout.block_cursor, &[1]);
+    Ok(machine)
+}
 
 /// The memory of its detours, with rings and without thread numbers.
 #[allow(dead_code, reason = "not every test has the same")]
@@ -92,6 +142,10 @@ pub struct Machine {
     pub vectors: [u64; 32],
     /// The address of the exclusive monitor.
     pub monitor: Option<u64>,
+    /// What `paciasp` writes into the upper bits of x30; 0 where there is no pointer authentication.
+    pub signature: u16,
+    /// The stack pointer with which it has done so last.
+    pub signed_with: u64,
 }
 
 impl Machine {
@@ -134,8 +188,10 @@ impl Machine {
             }
             // dmb ish: one thread sees its own stores in order.
             _ if word == 0xd503_3bbf => {}
-            // xpaclri, pacia1716, pacib1716: this machine has no pointer authentication.
-            _ if matches!(word, 0xd503_20ff | 0xd503_211f | 0xd503_215f) => {}
+            // paciasp, autiasp, xpaclri
+            _ if matches!(word, 0xd503_233f | 0xd503_23bf | 0xd503_20ff) => self.authenticate(word),
+            // pacia1716, pacib1716: only x30 is signed here.
+            _ if matches!(word, 0xd503_211f | 0xd503_215f) => {}
             _ if word & !31 == 0xd53b_d040 => self.set(rt, self.thread_pointer),
             _ if word & !31 == 0xd53b_e040 => self.set(rt, self.time),
             // mrs and msr of the flags; of fpsr, which nothing here changes.
@@ -154,6 +210,26 @@ impl Machine {
             },
         }
         self.registers.pc = pc + 4;
+    }
+
+    /// Signs x30, checks and takes off the signature, or takes it off.
+    fn authenticate(&mut self, word: u32) {
+        let (signature, sp) = (u64::from(self.signature) << 48, self.registers.sp);
+        if signature == 0 {
+            return;
+        }
+        let link = &mut self.registers.x[30];
+        match word {
+            0xd503_233f => {
+                assert_eq!(*link >> 48, 0, "signed twice");
+                (*link, self.signed_with) = (*link | signature, sp);
+            }
+            0xd503_23bf => {
+                assert_eq!((*link & 0xffff << 48, self.signed_with), (signature, sp), "not what was signed");
+                *link ^= signature;
+            }
+            _ => *link &= (1 << 48) - 1,
+        }
     }
 
     fn set(&mut self, register: u8, value: u64) {

@@ -241,7 +241,7 @@ impl Script {
             runs,
             address,
             displaced,
-            original: &code[..usize::from(displaced.length)],
+            original: &code[(displaced.start - function) as usize..][..usize::from(displaced.length)],
             site: &site,
             payload,
             stack: Stack::Enough,
@@ -255,7 +255,7 @@ impl Script {
         self.free = address + detour.code.len() as u64;
         assert!(self.free < ARENA + ARENA_SIZE);
         self.write(function, &code);
-        self.write(function, &patch);
+        self.write(displaced.start, &patch);
         self.write(address, &detour.code);
         let point = detour.return_point.map(|offset| address + u64::from(offset));
         self.told.push((address, displaced.start, detour.frames));

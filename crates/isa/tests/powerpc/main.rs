@@ -1,6 +1,7 @@
 //! powerpc64le, proven against qemu-user, real libraries and running programs.
 
 mod bodies;
+mod changes;
 mod cross;
 mod decoding;
 mod end_to_end;

@@ -101,13 +101,13 @@ impl FromStr for Setting {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=').and_then(|(name, to)| {
             let number = name.trim().strip_prefix("arg")?;
-            Some((number.parse().ok().filter(|_| number.len() == 1)?, to.trim()))
+            let is_plain = number == "0" || !number.starts_with(['0', '+']);
+            Some((number.parse().ok().filter(|_| is_plain)?, to.trim()))
         });
         match parts {
-            Some((argument @ 0..=5, to)) if !to.is_empty() && !to.starts_with('=') => {
+            Some((argument, to)) if !to.is_empty() && !to.starts_with('=') => {
                 Ok(Self { argument, to: to.to_owned() })
             }
-            Some((6.., _)) => Err("arguments in registers are arg0 to arg5".to_owned()),
             _ => Err("write an argument as arg1=4096".to_owned()),
         }
     }
@@ -224,7 +224,9 @@ mod tests {
     fn what_is_typed_is_read() {
         assert_eq!("arg1=4096".parse(), Ok(Setting { argument: 1, to: "4096".to_owned() }));
         assert_eq!("arg0 = arg0 == 1".parse(), Ok(Setting { argument: 0, to: "arg0 == 1".to_owned() }));
-        for wrong in ["arg6=1", "arg=1", "arg1", "arg1=", "arg1==2", "arg01=2", "size=1", "1=2", ""] {
+        for wrong in
+            ["arg256=1", "arg+6=1", "arg=1", "arg1", "arg1=", "arg1==2", "arg01=2", "size=1", "1=2", ""]
+        {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
         }
         assert_eq!("0.5".parse(), Ok(Probability(1 << 31)));

@@ -29,14 +29,15 @@ impl Checker<'_> {
             return false;
         }
         let machine = self.environment.machine().name;
-        let is_known = machine == Machine::X86_64.name;
-        if !is_known {
+        // Whose bodies run where threads trap.
+        let is_compiled = machine != Machine::I386.name;
+        if !is_compiled {
             self.error(
                 span,
-                format!("{function}() changes calls in programs of x86_64, and this is one of {machine}"),
+                format!("{function}() needs compiled code, which there is none of for {machine}"),
             );
         }
-        is_known
+        is_compiled
     }
 
     /// `override(value)`: what the call returns; at an entry the function is not called, and without a value returns nothing.
@@ -66,9 +67,7 @@ impl Checker<'_> {
         let last = registers - 1;
         self.error(
             span,
-            format!(
-                "setarg() changes arguments in registers, which are 0 to {last} here ({number} provided)"
-            ),
+            format!("only arguments in registers can be set, arg0 to arg{last} (arg{number} provided)"),
         );
         Expr::nothing(span)
     }

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
 use trapless_engine::admit::{Marks, Runtime};
-use trapless_isa::Machine;
+use trapless_isa::{Machine, returned_local};
 use trapless_process::{Process, RemoteAddr, Seccomp, ticks};
 use trapless_script::ir::{BodyId, ClockKind, MapSharing, MapValue, Program, Readers, Symbol};
 use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
@@ -210,7 +210,7 @@ impl Scripted {
             let (module, bias) = (image.module(Some(process)).ok()?, image.bias(Some(process)).ok()?);
             let (address, size) = (module.symbol_address(LOCATION)?, module.symbol_size(LOCATION)?);
             let code = module.code(address..address.checked_add(size)?)?;
-            self.machine.isa().returned_local(code, address.wrapping_add(bias), &mut read)
+            returned_local(self.machine, code, address.wrapping_add(bias), &mut read)
         };
         let mut found: Vec<i64> = images.iter().filter_map(&mut find).collect();
         found.sort_unstable();
