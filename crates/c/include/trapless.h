@@ -63,7 +63,7 @@ enum trapless_error {
     TRAPLESS_REFUSED = 7,      /* it is there, and cannot be probed */
     TRAPLESS_MODIFIED = 8,     /* its code is not what its file has: another tool is there */
     TRAPLESS_REPLACED = 9,     /* it is replaced already */
-    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already */
+    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already, or there are no counters left (32752 functions) */
     TRAPLESS_UNWINDER = 11,    /* calls cannot be followed: exceptions could not pass, as there is another unwinder than the system's */
     TRAPLESS_SYSTEM = 12,      /* the kernel refused something, or a file could not be read */
     TRAPLESS_INTERNAL = 13     /* a bug of trapless */
@@ -83,7 +83,7 @@ bool trapless_is_possible(void);
 
 /*
  * Says that the seccomp filter of this process lets pass what is called for probes: membarrier, mmap, writing to /proc/self/mem, and for handlers
- * at returns memfd_create, process_vm_readv and mincore. Without that, a process with a filter is refused (TRAPLESS_SECCOMP), since a filter might end
+ * at returns memfd_create, process_vm_readv and mincore, for counters madvise. Without that, a process with a filter is refused (TRAPLESS_SECCOMP), since a filter might end
  * it. Harmless where there is none. TRAPLESS_OK, or the error by which probes are not possible all the same.
  */
 int trapless_allow_seccomp(void);
@@ -94,6 +94,8 @@ typedef struct trapless_call trapless_call;
 typedef struct trapless_return trapless_return;
 /* Handlers at functions. */
 typedef struct trapless_probe trapless_probe;
+/* Calls that are counted. */
+typedef struct trapless_counter trapless_counter;
 /* A function that is called instead of another one. */
 typedef struct trapless_replacement trapless_replacement;
 
@@ -174,6 +176,34 @@ uint64_t trapless_probe_unwound(const trapless_probe *probe);
  * were to be followed at a time, or 64 that go on in each other by jumps; or children were made without fork().
  */
 uint64_t trapless_probe_missed(const trapless_probe *probe);
+
+/* ---- Counters ---- */
+
+/*
+ * Counts the calls of all functions that a pattern means, as trapless_on understands it, from now until trapless_counter_remove. No handler is called, so this costs a
+ * nanosecond or two, and all calls are counted, those that handlers make among them. In a forked child numbers go on from what they were.
+ *
+ * NULL where it fails: as trapless_on; TRAPLESS_FULL if no counters are left for any of them.
+ */
+trapless_counter *trapless_count(const char *pattern);
+
+/* The same for one function. */
+trapless_counter *trapless_count_function(trapless_function function);
+
+/* How many calls there were so far, of all functions together. */
+uint64_t trapless_counter_calls(const trapless_counter *counter);
+
+/* How many functions' calls are counted. */
+size_t trapless_counter_functions(const trapless_counter *counter);
+
+/*
+ * The function with this number, from 0 on, as "MODULE:FUNCTION", and, if calls is not NULL, how many calls of it there were. NULL: there are not so many. The name
+ * stays until the counter is removed.
+ */
+const char *trapless_counter_function(const trapless_counter *counter, size_t number, uint64_t *calls);
+
+/* Counts no longer, and frees the counter. NULL is none. As with free(), once. */
+void trapless_counter_remove(trapless_counter *counter);
 
 /* ---- Of a call ---- */
 

@@ -28,7 +28,7 @@ pub enum Number {
     Modified = 8,
     /// There is a replacement already.
     Replaced = 9,
-    /// There are as many handlers at its return as it can have.
+    /// There are as many handlers at its return as it can have, or no counters left.
     Full = 10,
     /// Calls cannot be followed, since exceptions could not pass.
     Unwinder = 11,
@@ -105,7 +105,7 @@ fn number(error: &Error) -> Number {
         Error::Modified(_) => Number::Modified,
         Error::Itself(_) => Number::Argument,
         Error::Replaced(_) => Number::Replaced,
-        Error::Full(_) => Number::Full,
+        Error::Full(_) | Error::TooMany(_) => Number::Full,
         Error::Unwinder(_) => Number::Unwinder,
         Error::Find(_) | Error::System { .. } => Number::System,
         // One that this crate was not told of.

@@ -11,10 +11,12 @@
 //! |---|---|
 //! | `handlers` | how are functions of C called, and when for the last time? |
 //! | `probe` | what stands in for a probe and a replacement? |
+//! | `count` | what stands in for calls that are counted? |
 //! | `call` | what does a handler ask of a call and of a return? |
 //! | `error` | what has failed, as a number and as a text? |
 
 pub mod call;
+pub mod count;
 pub mod error;
 pub mod handlers;
 pub mod probe;

@@ -58,12 +58,8 @@ pub unsafe extern "C" fn trapless_on(
     dropped: Option<Dropped>,
 ) -> *mut CProbe {
     listen(Handlers { enter, leave, data, dropped }, |handlers| {
-        if pattern.is_null() {
-            return Err(Failure::argument("the pattern is null"));
-        }
-        // SAFETY: it ends by a 0, and stays while this runs.
-        let pattern = unsafe { CStr::from_ptr(pattern) };
-        let pattern = pattern.to_str().map_err(|_| Failure::argument("the pattern is not UTF-8"))?;
+        // SAFETY: as the caller says.
+        let pattern = unsafe { self::pattern(pattern) }?;
         Ok(put_in!(inside()?, pattern, handlers, on, around)?)
     })
 }
@@ -86,7 +82,20 @@ pub unsafe extern "C" fn trapless_on_function(
     })
 }
 
-fn address(function: Function, missing: &str) -> Result<*const (), Failure> {
+/// A pattern of C's.
+///
+/// # Safety
+/// It is null, or ends by a 0 and stays as long as this is used.
+pub(crate) unsafe fn pattern<'a>(pattern: *const c_char) -> Result<&'a str, Failure> {
+    if pattern.is_null() {
+        return Err(Failure::argument("the pattern is null"));
+    }
+    // SAFETY: as the caller says.
+    let pattern = unsafe { CStr::from_ptr(pattern) };
+    pattern.to_str().map_err(|_| Failure::argument("the pattern is not UTF-8"))
+}
+
+pub(crate) fn address(function: Function, missing: &str) -> Result<*const (), Failure> {
     function.map(|function| function as *const ()).ok_or_else(|| Failure::argument(missing))
 }
 
@@ -94,7 +103,7 @@ fn address(function: Function, missing: &str) -> Result<*const (), Failure> {
 ///
 /// # Safety
 /// It was made of a box, and nobody uses it any more.
-unsafe fn give_back<T>(given: *mut T) {
+pub(crate) unsafe fn give_back<T>(given: *mut T) {
     if !given.is_null() {
         // SAFETY: as the caller says.
         let given = unsafe { Box::from_raw(given) };

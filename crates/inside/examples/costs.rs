@@ -36,6 +36,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (inside, function) = (trapless_inside::inside()?, subject as *const ());
     let bare = call();
     println!("a bare call           {bare:6.2} ns");
+    let count = inside.count_function(function)?;
+    println!("counted               {:+6.2} ns", call() - bare);
+    drop(count);
     let probe = inside.on_function(function, |_| {})?;
     println!("an empty handler      {:+6.2} ns", call() - bare);
     drop(probe);

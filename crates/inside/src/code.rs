@@ -31,7 +31,7 @@ const CODE: u64 = 64 << 10;
 const WORDS: u64 = 16 << 10;
 
 /// How far an arena may be from what it serves: instructions reach data of their module by 2 GiB, which may be on the other side.
-const REACH: u64 = 1 << 30;
+pub(crate) const REACH: u64 = 1 << 30;
 
 /// An arena, and what is used of it.
 #[derive(Debug)]

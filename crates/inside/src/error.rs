@@ -67,6 +67,9 @@ pub enum Error {
     /// A function has as many handlers at its return as it can have.
     #[error("the function at {0:#x} has {most} handlers at its return already", most = crate::points::LANES)]
     Full(u64),
+    /// There is no counter left.
+    #[error("the calls of the function at {0:#x} cannot be counted: so many functions' are already")]
+    TooMany(u64),
     /// Exceptions could not pass.
     #[error("calls cannot be followed to their return, since not all unwinders could be told of it: {0}")]
     Unwinder(String),
@@ -83,7 +86,10 @@ pub enum Error {
 impl Error {
     /// Whether it says something of one function, and others can be probed.
     pub(crate) fn is_of_a_site(&self) -> bool {
-        matches!(self, Error::Code(_) | Error::NoRoom(_) | Error::Modified(_) | Error::Full(_))
+        matches!(
+            self,
+            Error::Code(_) | Error::NoRoom(_) | Error::Modified(_) | Error::Full(_) | Error::TooMany(_)
+        )
     }
 
     /// What the kernel has just said.

@@ -2,7 +2,7 @@
 
 use crate::{Error, points, unwind};
 use std::sync::OnceLock;
-use trapless_engine::{Stretch, Wanted};
+use trapless_engine::{Function, Stretch, Wanted};
 use trapless_isa::{Displaced, Mechanism};
 use trapless_process::Process;
 use trapless_session::files::Files;
@@ -23,6 +23,8 @@ pub(crate) struct Found {
     pub displaced: Displaced,
     /// As the file has it.
     pub original: Vec<u8>,
+    /// The beginning of the function that it is in, and where that is: what may be overwritten there is looked for in it.
+    pub code: (u64, Vec<u8>),
     /// Its module's and its own name.
     pub name: [String; 2],
 }
@@ -139,6 +141,7 @@ fn by_spec(
                     function: planned.request.address,
                     displaced: planned.displaced,
                     original: planned.original().to_vec(),
+                    code: beginning(planned.request.function),
                     name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
                 }),
                 Some(why) => skipped.push(resolve::skip(images, site, why)),
@@ -150,6 +153,13 @@ fn by_spec(
         return Err(nothing(&skipped));
     }
     Ok((found, skipped))
+}
+
+/// As much of a function's code as matters for what is read behind its entry.
+fn beginning(function: Function<'_>) -> (u64, Vec<u8>) {
+    const MOST: usize = 512;
+    let code = function.bytes.get(..function.size.min(MOST)).unwrap_or_default();
+    (function.address, code.to_vec())
 }
 
 /// What is in the way here, and not from outside.

@@ -66,6 +66,7 @@
 //! | `traps` | who is sent on from a breakpoint, and where do the program's own go? |
 //! | `room` | where can a jump lead that has breakpoints among its bytes? |
 //! | `code` | where do copies lie, and the words that they go by? |
+//! | `counts` | where are calls counted that have no handler? |
 //! | `call` | what does a handler see, and what can it change? |
 //! | `points` | which calls are under way whose return has a handler? |
 //! | `object` | where do unwinders find those? |
@@ -77,6 +78,7 @@
 mod busy;
 mod call;
 mod code;
+mod counts;
 mod error;
 mod find;
 mod object;
@@ -128,7 +130,7 @@ pub struct Inside(());
 
 impl Inside {
     /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass; for handlers at returns also
-    /// `memfd_create`, `process_vm_readv` and `mincore`.
+    /// `memfd_create`, `process_vm_readv` and `mincore`, and for counts `madvise`.
     ///
     /// # Errors
     /// As [`inside`].
@@ -228,35 +230,55 @@ impl Inside {
         self.listen(function, at_both(enter, leave))
     }
 
+    /// Counts the calls of the functions that a pattern means, without a handler: that costs what it costs from outside.
+    ///
+    /// ```
+    /// # if !trapless_inside::is_possible() || matches!(trapless_inside::inside(), Err(trapless_inside::Error::Seccomp)) { return Ok(()); }
+    /// let count = trapless_inside::inside()?.count("libc.so*:getppid")?;
+    /// std::os::unix::process::parent_id();
+    /// assert_eq!(count.calls(), 1);
+    /// # Ok::<(), trapless_inside::Error>(())
+    /// ```
+    ///
+    /// All calls are counted, those that handlers make among them, and exactly, whichever thread makes them; children of vfork and threads that were made without
+    /// a thread pointer of their own count as who made them. In a forked child numbers go on from what they were.
+    ///
+    /// # Errors
+    /// As [`Self::on`]; there is no memory for counters.
+    pub fn count(self, pattern: &str) -> Result<Count, Error> {
+        self.counts(pattern)
+    }
+
+    /// The same for this function.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, or cannot be probed; there is no memory for counters.
+    pub fn count_function(self, function: *const ()) -> Result<Count, Error> {
+        self.counts(function)
+    }
+
+    fn counts(self, place: impl Place) -> Result<Count, Error> {
+        site::alone(|all| {
+            let (found, mut skipped) = place.find(false)?;
+            let results = all.count(&found)?;
+            let sites = sorted(&found, results, &mut skipped, |sites| all.uncount(sites))?;
+            // Numbers of whoever has asked before are in it, and only grow.
+            Ok(Count { sites: sites.into_iter().map(|site| (site, site.total())).collect(), skipped })
+        })
+    }
+
     fn listen(self, place: impl Place, listener: Listener) -> Result<Probe, Error> {
         let listener = Arc::new(listener);
         // What it has may take probes out when it is dropped, so that is not done while we are alone at it, if this fails.
         let ours = listener.clone();
         let probe = site::alone(|all| {
-            let (found, skipped) = place.find(listener.follows())?;
+            let (found, mut skipped) = place.find(listener.follows())?;
             if listener.follows() {
                 points::ready()?;
             }
-            let only = found.len() == 1;
-            let mut probe = Probe { listener, sites: Vec::with_capacity(found.len()), skipped };
-            let mut failed = None;
-            for (found, result) in found.iter().zip(all.listen(&found, &probe.listener)?) {
-                match result {
-                    Ok(site) => probe.sites.push(site),
-                    Err(error) if error.is_of_a_site() && !only => {
-                        probe.skipped.push(found.left_alone(&error))
-                    }
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
-            if let Some(error) = failed {
-                all.ignore(&std::mem::take(&mut probe.sites), &probe.listener);
-                return Err(error);
-            }
-            match probe.sites.is_empty() {
-                true => Err(find::nothing(&probe.skipped)),
-                false => Ok(probe),
-            }
+            let results = all.listen(&found, &listener)?;
+            let sites = sorted(&found, results, &mut skipped, |sites| all.ignore(sites, &listener))?;
+            Ok(Probe { listener, sites, skipped })
         });
         drop(ours);
         probe
@@ -284,6 +306,34 @@ impl Inside {
         let replace =
             |all: &mut site::All| all.replace(&find::at(function.addr() as u64, false)?, with.addr() as u64);
         site::alone(replace).map(|site| Replacement { site })
+    }
+}
+
+/// The sites that are probed; what is in the way of one among several is `skipped`.
+///
+/// # Errors
+/// What is in the way of others, or of all. `undo` has taken back what was done at sites.
+fn sorted(
+    found: &[find::Found],
+    results: Vec<Result<&'static Site, Error>>,
+    skipped: &mut Vec<Skipped>,
+    undo: impl FnOnce(&[&'static Site]),
+) -> Result<Vec<&'static Site>, Error> {
+    let (mut sites, mut failed) = (Vec::with_capacity(found.len()), None);
+    for (one, result) in found.iter().zip(results) {
+        match result {
+            Ok(site) => sites.push(site),
+            Err(error) if error.is_of_a_site() && found.len() > 1 => skipped.push(one.left_alone(&error)),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    match failed {
+        Some(error) => {
+            undo(&sites);
+            Err(error)
+        }
+        None if sites.is_empty() => Err(find::nothing(skipped)),
+        None => Ok(sites),
     }
 }
 
@@ -407,5 +457,57 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         site::alone(|all| all.put_back(self.site));
+    }
+}
+
+/// Calls that are counted, until this is dropped.
+#[must_use = "calls are counted until this is dropped"]
+pub struct Count {
+    /// With what was counted before.
+    sites: Vec<(&'static Site, u64)>,
+    skipped: Vec<Skipped>,
+}
+
+impl Count {
+    /// How many functions' calls are counted.
+    pub fn functions(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// Functions that matched and were left alone, and why.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// How many calls there were.
+    pub fn calls(&self) -> u64 {
+        self.totals().map(|(_, calls)| calls).sum()
+    }
+
+    /// How many there were of each function, as `MODULE:FUNCTION`.
+    pub fn by_function(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.totals().map(|(site, calls)| (site.name(), calls))
+    }
+
+    /// How many there were of the function with this number in that order; `None`: there are not so many.
+    pub fn calls_of(&self, number: usize) -> Option<u64> {
+        self.sites.get(number).map(|(site, before)| site.total().wrapping_sub(*before))
+    }
+
+    fn totals(&self) -> impl Iterator<Item = (&'static Site, u64)> + '_ {
+        self.sites.iter().map(|(site, before)| (*site, site.total().wrapping_sub(*before)))
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let sites: Vec<&'static Site> = self.sites.drain(..).map(|(site, _)| site).collect();
+        site::alone(|all| all.uncount(&sites));
+    }
+}
+
+impl std::fmt::Debug for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Count").field("functions", &self.functions()).finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::call::{Call, Errno, Return};
 use crate::code::{self, Arenas, instructions};
+use crate::counts::{Counted, Counting};
 use crate::find::Found;
 use crate::patch::{self, Jump, Memory, Stands};
 use crate::points::{self, Kept, LANES, Lanes, NO_LANES};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_isa::inside::{Handling, Inside, Saved};
 
 /// What is called at an entry, which keeps something for the return.
@@ -86,6 +87,9 @@ pub(crate) struct Site {
     listeners: AtomicPtr<Listeners>,
     /// What replaces it; 0: nothing.
     replaced_by: AtomicU64,
+    /// Where its calls are counted, once they were, and how many ask for it.
+    counted: OnceLock<Counted>,
+    counters: AtomicU64,
 }
 
 impl std::fmt::Debug for Site {
@@ -102,6 +106,7 @@ pub(crate) struct All {
     pads: Pads,
     /// The code that calls the dispatcher, once it was made.
     handling: Option<u64>,
+    counting: Counting,
 }
 
 static ALL: Mutex<Option<All>> = Mutex::new(None);
@@ -138,14 +143,37 @@ impl Site {
         }
     }
 
+    fn is_heard(&self) -> bool {
+        !self.listeners.load(Ordering::Relaxed).is_null()
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.replaced_by.load(Ordering::Relaxed) != 0
+    }
+
+    /// What counts its calls, while anybody asks for that.
+    fn counted(&self) -> Option<&Counted> {
+        self.counted.get().filter(|_| self.counters.load(Ordering::Relaxed) > 0)
+    }
+
     /// What it is there for, in the word that its pad goes by.
     fn direct(&self) {
-        let is_heard = !self.listeners.load(Ordering::Relaxed).is_null();
-        self.slot.store(if is_heard { self.entry } else { self.next() }, Ordering::Release);
+        let to = match self.counted() {
+            // The detour leads on to the function itself.
+            Some(counted) if !self.is_heard() && !self.is_replaced() => counted.detour,
+            counted if self.is_heard() || counted.is_some() => self.entry,
+            _ => self.next(),
+        };
+        self.slot.store(to, Ordering::Release);
     }
 
     fn is_asked_for(&self) -> bool {
-        self.replaced_by.load(Ordering::Relaxed) != 0 || !self.listeners.load(Ordering::Relaxed).is_null()
+        self.is_replaced() || self.is_heard() || self.counted().is_some()
+    }
+
+    /// How many of its calls were counted so far, whoever asked for it.
+    pub fn total(&self) -> u64 {
+        self.counted.get().map_or(0, Counted::total)
     }
 
     /// Gives it other listeners; those that it had are for [`threads::drop_later`].
@@ -266,6 +294,8 @@ impl All {
             slot,
             listeners: AtomicPtr::new(null_mut()),
             replaced_by: AtomicU64::new(0),
+            counted: OnceLock::new(),
+            counters: AtomicU64::new(0),
         }));
         let data = std::ptr::from_ref(site).expose_provenance() as u64;
         memory.write(place.code, &isa.entry(data, handling))?;
@@ -298,6 +328,9 @@ extern "C" fn dispatch(saved: *mut Saved, site: u64) {
     // SAFETY: sites stay for good; handling code has saved it, and waits.
     let (site, saved) = unsafe { (&*std::ptr::with_exposed_provenance::<Site>(site as usize), &mut *saved) };
     saved.way = site.next();
+    if let Some(counted) = site.counted() {
+        counted.add_one();
+    }
     threads::unless_inside(|own| {
         let mut lanes = NO_LANES;
         if site.was_called(saved, &mut lanes) {
@@ -377,19 +410,9 @@ impl All {
             }
             Ok(site)
         };
-        let mut results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
+        let results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
         threads::drop_later(replaced);
-        let sites: Vec<&'static Site> = results.iter().flatten().copied().collect();
-        let mut settled = settle(&sites).inspect_err(|_| self.ignore(&sites, listener))?.into_iter();
-        let mut failed = Vec::new();
-        for result in results.iter_mut().filter(|result| result.is_ok()) {
-            if let (Some(Err(error)), Ok(site)) = (settled.next(), &result) {
-                failed.push(*site);
-                *result = Err(error);
-            }
-        }
-        self.ignore(&failed, listener);
-        Ok(results)
+        self.settled(results, |this, sites| this.ignore(sites, listener))
     }
 
     /// Has them called no longer.
@@ -400,6 +423,54 @@ impl All {
         threads::drop_later(sites.iter().filter_map(without).collect());
         // Where a thread blocks SIGTRAP by now the jumps stay, and lead to the functions' own instructions.
         let _ = settle(sites);
+    }
+
+    /// Has the calls of all of these counted; for each, its site or what is in the way.
+    ///
+    /// # Errors
+    /// What is in the way of all of them; none are counted then.
+    pub fn count(&mut self, all: &[Found]) -> Result<Vec<Result<&'static Site, Error>>, Error> {
+        let memory = Memory::open()?;
+        let mut add = |found: &Found| {
+            let site = self.site(found)?;
+            if site.counted.get().is_none() {
+                let counted = self.counting.count(&mut self.arenas, &memory, found)?;
+                site.counted.get_or_init(|| counted);
+            }
+            site.counters.fetch_add(1, Ordering::Relaxed);
+            site.direct();
+            Ok(site)
+        };
+        let results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
+        self.settled(results, Self::uncount)
+    }
+
+    /// Has them counted no longer.
+    pub fn uncount(&mut self, sites: &[&'static Site]) {
+        for site in sites {
+            site.counters.fetch_sub(1, Ordering::Relaxed);
+            site.direct();
+        }
+        let _ = settle(sites);
+    }
+
+    /// Has the jumps stand that were asked for; `undo` takes that back where they cannot.
+    fn settled(
+        &mut self,
+        mut results: Vec<Result<&'static Site, Error>>,
+        undo: impl Fn(&mut Self, &[&'static Site]),
+    ) -> Result<Vec<Result<&'static Site, Error>>, Error> {
+        let sites: Vec<&'static Site> = results.iter().flatten().copied().collect();
+        let mut settled = settle(&sites).inspect_err(|_| undo(self, &sites))?.into_iter();
+        let mut failed = Vec::new();
+        for result in results.iter_mut().filter(|result| result.is_ok()) {
+            if let (Some(Err(error)), Ok(site)) = (settled.next(), &result) {
+                failed.push(*site);
+                *result = Err(error);
+            }
+        }
+        undo(self, &failed);
+        Ok(results)
     }
 
     /// Has another function called instead.

@@ -265,6 +265,43 @@ static void a_function_is_replaced_and_calls_the_original(void)
         CHECK_IS((data).dropped, times);                                                                     \
     } while (0)
 
+static void *sum_often(void *unused)
+{
+    (void)unused;
+    for (long n = 0; n < 10000; n++)
+        CHECK_IS(sum(n, 1), n + 1);
+    return NULL;
+}
+
+static void calls_are_counted_without_a_handler(void)
+{
+    trapless_counter *counter = trapless_count_function(FUNCTION(sum));
+    CHECK(counter, "%s", trapless_last_error_message());
+    CHECK_IS(trapless_counter_functions(counter), 1);
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++)
+        CHECK_IS(pthread_create(&threads[n], NULL, sum_often, NULL), 0);
+    for (int n = 0; n < 4; n++)
+        CHECK_IS(pthread_join(threads[n], NULL), 0);
+    uint64_t calls = 0;
+    const char *name = trapless_counter_function(counter, 0, &calls);
+    CHECK(name && strstr(name, ":sum"), "%s", name);
+    CHECK_IS(calls, 40000);
+    CHECK_IS(trapless_counter_calls(counter), 40000);
+    CHECK(!trapless_counter_function(counter, 1, &calls), "there is one");
+    CHECK_IS(calls, 40000);
+    trapless_counter_remove(counter);
+    counter = trapless_count("libc.so.6:getpp*");
+    CHECK(counter, "%s", trapless_last_error_message());
+    getppid();
+    CHECK_IS(trapless_counter_calls(counter), 1);
+    trapless_counter_remove(counter);
+    CHECK(!trapless_count(NULL) && !trapless_count_function(NULL), "NULL is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_ARGUMENT);
+    CHECK(!trapless_count("libc.so.6:no_such_function"), "there is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_NOT_FOUND);
+}
+
 static void *in_another_thread(void *unused)
 {
     (void)unused;
@@ -327,6 +364,9 @@ static void nothing_is_asked_of_null(void)
     CHECK(!trapless_original(NULL), "there is none");
     CHECK_IS(trapless_probe_functions(NULL) + trapless_probe_skipped(NULL), 0);
     CHECK_IS(trapless_probe_unwound(NULL) + trapless_probe_missed(NULL), 0);
+    CHECK_IS(trapless_counter_calls(NULL) + trapless_counter_functions(NULL), 0);
+    CHECK(!trapless_counter_function(NULL, 0, NULL), "of nothing");
+    trapless_counter_remove(NULL);
     CHECK(!trapless_probe_skipped_text(NULL, 0), "there is none");
     CHECK(!trapless_call_function(NULL) && !trapless_call_return_address(NULL), "there is none");
     CHECK_IS(trapless_call_stack_pointer(NULL) + trapless_call_arg(NULL, 0), 0);
@@ -525,6 +565,7 @@ int main(void)
     floats_are_seen_and_changed();
     a_call_is_skipped_with_errno();
     returns_are_followed_with_what_was_kept();
+    calls_are_counted_without_a_handler();
     a_function_is_replaced_and_calls_the_original();
     a_handler_removes_its_own_probe();
     data_is_freed_when_it_is_dropped();

@@ -1,0 +1,195 @@
+//! Calls that are counted without a handler: by the same detours as from outside, in memory of each thread's own.
+//!
+//! A function's counter is a word in each thread's block, which detours find by the thread pointer ([`trapless_isa::detour::memory`]). Nothing is locked, and
+//! threads that find no place of their own count in a block for all, by one instruction that others wait for. The memory is the process's alone: a
+//! forked child goes on with what was counted so far, and finds blocks of its own, since the table of threads is empty there.
+
+use crate::Error;
+use crate::code::{Arenas, REACH};
+use crate::find::Found;
+use crate::patch::Memory;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use trapless_isa::body::Runs;
+use trapless_isa::detour::{BLOCK_COUNTERS, DetourRequest, Layout, Runtime, Stack, THREAD_SHIFT};
+use trapless_isa::payload::{EntryStep, Payload, Steps};
+use trapless_isa::{Additions, BranchTargets, Isa, Machine, Site};
+
+/// Log2 of how many threads are found at first sight, and of how many have a block.
+const THREAD_BITS: u32 = 12;
+const BLOCK_BITS: u32 = 9;
+
+/// Bytes of a block: so many counters. Only what is counted in takes memory.
+const STRIDE: u64 = 256 << 10;
+
+/// Bytes of the words that threads agree by, ahead of their table.
+const PAGE: u64 = 4096;
+const TABLE: u64 = 1 << (THREAD_BITS + THREAD_SHIFT);
+const BLOCKS: u64 = STRIDE << BLOCK_BITS;
+
+/// The memory, once there is any.
+static LAYOUT: OnceLock<Layout> = OnceLock::new();
+
+/// Code that the detours share, each within reach of some.
+#[derive(Default)]
+pub(crate) struct Counting {
+    runtimes: Vec<Runtime>,
+    /// Counters that were given out.
+    counters: u32,
+}
+
+/// Where the calls of a site are counted.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    /// The detour that does so, and goes on in the function.
+    pub detour: u64,
+    counter: u32,
+}
+
+/// A word of the memory.
+fn word(at: u64) -> &'static AtomicU64 {
+    // SAFETY: whoever asks has it from the layout; the memory stays for good, and its words are aligned.
+    unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at as usize)) }
+}
+
+fn map() -> Result<Layout, Error> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let size = (PAGE + TABLE + BLOCKS) as usize;
+    // SAFETY: it is mapped where nothing is.
+    let start =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(Error::last("memory for counters"));
+    }
+    let start = start.expose_provenance() as u64;
+    let threads = start + PAGE;
+    // SAFETY: it was mapped above, and nobody has it yet.
+    unsafe {
+        let table = std::ptr::with_exposed_provenance_mut(threads as usize);
+        if libc::madvise(table, TABLE as usize, libc::MADV_WIPEONFORK) != 0 {
+            let error = Error::last("memory that is empty in forked children");
+            libc::munmap(std::ptr::with_exposed_provenance_mut(start as usize), size);
+            return Err(error);
+        }
+    }
+    let [origin, block_cursor] = [start, start + 8];
+    word(origin).store(1, Ordering::Relaxed);
+    word(block_cursor).store(1, Ordering::Relaxed);
+    Ok(Layout {
+        threads,
+        thread_bits: THREAD_BITS,
+        origin,
+        block_cursor,
+        blocks: threads + TABLE,
+        block_stride: STRIDE,
+        block_count: 1 << BLOCK_BITS,
+        ring: 0,
+        ring_bits: 0,
+        // Of both C libraries, which Rust's programs have.
+        self_pointer: true,
+        tid_offset: None,
+        selector: 0,
+        // No calls are followed, and no unwinder is told anything.
+        pages: start,
+        returns: start,
+        return_bits: 1,
+        slot_shift: 3,
+        arenas: start + 16,
+        signals: None,
+        gate: 0,
+        near: 0,
+        stacks: 0,
+        additions: Additions::default(),
+    })
+}
+
+impl Counting {
+    /// What counts the calls of a function, ahead of it.
+    pub fn count(&mut self, arenas: &mut Arenas, memory: &Memory, found: &Found) -> Result<Counted, Error> {
+        let start = found.displaced.start;
+        let isa = Machine::HOST.ok_or(Error::Machine)?.isa();
+        let layout = match LAYOUT.get() {
+            Some(layout) => layout,
+            None => {
+                let mapped = map()?;
+                LAYOUT.get_or_init(|| mapped)
+            }
+        };
+        let counter = BLOCK_COUNTERS + 8 * self.counters;
+        if u64::from(counter) + 8 > STRIDE {
+            return Err(Error::TooMany(start));
+        }
+        let runtime = self.runtime(isa, arenas, memory, start, layout)?;
+        let targets = BranchTargets::default();
+        let site = Site::new(found.code.0, &found.code.1, &targets);
+        let length = usize::from(found.displaced.length);
+        let make = |address| {
+            isa.detour(&DetourRequest {
+                address,
+                displaced: found.displaced,
+                original: found.original.get(..length).unwrap_or_default(),
+                site: &site,
+                payload: Payload { entry: Steps::of([EntryStep::Count(counter)]), ..Payload::default() },
+                operands: &[],
+                runs: Runs::default(),
+                stack: Stack::Enough,
+                layout,
+                runtime,
+                tells: false,
+            })
+            .map_err(Error::Code)
+        };
+        // Where it lands may make its copies longer by some bytes.
+        const MORE: usize = 16;
+        let room = make(runtime.routines.first().copied().unwrap_or(start))?.code.len() + MORE;
+        let place = arenas.place(start, room as u64)?;
+        let code = make(place.code)?.code;
+        if code.len() > room {
+            return Err(Error::NoRoom(start));
+        }
+        memory.write(place.code, &code)?;
+        self.counters += 1;
+        Ok(Counted { detour: place.code, counter })
+    }
+
+    /// The code that detours near an address share.
+    fn runtime(
+        &mut self,
+        isa: &dyn Isa,
+        arenas: &mut Arenas,
+        memory: &Memory,
+        near: u64,
+        layout: &Layout,
+    ) -> Result<&Runtime, Error> {
+        // The detour is as far from there as its arena, at most.
+        let reaches = |runtime: &Runtime| {
+            runtime.routines.first().is_some_and(|routine| routine.abs_diff(near) < REACH / 2)
+        };
+        if let Some(index) = self.runtimes.iter().position(reaches) {
+            return Ok(&self.runtimes[index]);
+        }
+        let make = |at| isa.runtime(at, layout).map_err(Error::Code);
+        let place = arenas.place(near, make(near)?.code.len() as u64)?;
+        let runtime = make(place.code)?;
+        memory.write(place.code, &runtime.code)?;
+        self.runtimes.push(runtime);
+        Ok(&self.runtimes[self.runtimes.len() - 1])
+    }
+}
+
+impl Counted {
+    /// Counts a call that goes another way, in the block for all.
+    pub fn add_one(&self) {
+        if let Some(layout) = LAYOUT.get() {
+            word(layout.blocks + u64::from(self.counter)).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many calls were counted so far.
+    pub fn total(&self) -> u64 {
+        let Some(layout) = LAYOUT.get() else { return 0 };
+        let claimed = word(layout.block_cursor).load(Ordering::Relaxed).min(layout.block_count.into());
+        let block = |index| layout.blocks + index * layout.block_stride + u64::from(self.counter);
+        (0..claimed).map(|index| word(block(index)).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
