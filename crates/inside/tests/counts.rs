@@ -201,7 +201,7 @@ fn the_whole_c_library_is_counted_while_it_is_used() {
         assert_eq!(use_the_c_library(), expected);
         let most = count.by_function().max_by_key(|counted| counted.1).unwrap();
         assert!(most.1 > 1000, "{most:?}");
-        assert_eq!(count.by_function().map(|counted| counted.1).sum::<u64>() > 10_000, true);
+        assert!(count.calls() > 10_000);
         drop(count);
         assert_eq!(use_the_c_library(), expected);
     });

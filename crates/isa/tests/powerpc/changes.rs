@@ -60,7 +60,7 @@ fn body(takes: Takes, written: &[(u32, u64)]) -> Vec<u32> {
             0x798c_07c6,                // sldi r12,r12,32
             0x658c_0000 | half(to, 16), // oris r12,r12,…
             0x618c_0000 | half(to, 0),  // ori r12,r12,…
-            0xf98b_0000 | 8 * word,     // std r12,…(r11)
+            0xf98b_0000 | (8 * word),   // std r12,…(r11)
         ]);
     }
     // li r0,-1; mtxer r0; mtocrf cr0,r0; li r11,…; li r12,…; blr
