@@ -1,11 +1,11 @@
 //! Calls that are counted without a handler.
 
 use crate::error::{Failure, answer, as_c};
-use crate::probe::{Function, address, give_back, pattern};
+use crate::probe::{Function, address, give_back, of, pattern};
 use std::ffi::{CString, c_char};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
-use trapless_inside::{Count, Error, inside};
+use trapless_inside::{Count, inside};
 
 /// `trapless_counter` of the header.
 pub struct CCounter {
@@ -14,8 +14,14 @@ pub struct CCounter {
     names: OnceLock<Vec<CString>>,
 }
 
-fn counting(count: impl FnOnce() -> Result<Result<Count, Error>, Failure>) -> *mut CCounter {
-    answer(null_mut(), || Ok(Box::into_raw(Box::new(CCounter { count: count()??, names: OnceLock::new() }))))
+fn counting(count: impl FnOnce() -> Result<Count, Failure>) -> *mut CCounter {
+    answer(null_mut(), || Ok(Box::into_raw(Box::new(CCounter { count: count()?, names: OnceLock::new() }))))
+}
+
+impl CCounter {
+    fn names(&self) -> &[CString] {
+        self.names.get_or_init(|| self.count.by_function().map(|(name, _)| as_c(&name)).collect())
+    }
 }
 
 /// `trapless_count` of the header.
@@ -25,13 +31,13 @@ fn counting(count: impl FnOnce() -> Result<Result<Count, Error>, Failure>) -> *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapless_count(text: *const c_char) -> *mut CCounter {
     // SAFETY: as the caller says.
-    counting(|| Ok(inside()?.count(unsafe { pattern(text) }?)))
+    counting(|| Ok(inside()?.count(unsafe { pattern(text) }?)?))
 }
 
 /// `trapless_count_function` of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn trapless_count_function(function: Function) -> *mut CCounter {
-    counting(|| Ok(inside()?.count_function(address(function, "the function is null")?)))
+    counting(|| Ok(inside()?.count_function(address(function, "the function is null")?)?))
 }
 
 /// `trapless_counter_calls` of the header.
@@ -41,7 +47,7 @@ pub extern "C" fn trapless_count_function(function: Function) -> *mut CCounter {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapless_counter_calls(counter: *const CCounter) -> u64 {
     // SAFETY: as the caller says.
-    unsafe { counter.as_ref() }.map_or(0, |counter| counter.count.calls())
+    unsafe { of(counter, 0, |counter| counter.count.calls()) }
 }
 
 /// `trapless_counter_functions` of the header.
@@ -51,7 +57,7 @@ pub unsafe extern "C" fn trapless_counter_calls(counter: *const CCounter) -> u64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapless_counter_functions(counter: *const CCounter) -> usize {
     // SAFETY: as the caller says.
-    unsafe { counter.as_ref() }.map_or(0, |counter| counter.count.functions())
+    unsafe { of(counter, 0, |counter| counter.count.functions()) }
 }
 
 /// `trapless_counter_function` of the header.
@@ -65,15 +71,15 @@ pub unsafe extern "C" fn trapless_counter_function(
     calls: *mut u64,
 ) -> *const c_char {
     // SAFETY: as the caller says.
-    let (Some(counter), calls) = (unsafe { (counter.as_ref(), calls.as_mut()) }) else { return null() };
-    answer(null(), || {
-        let names =
-            counter.names.get_or_init(|| counter.count.by_function().map(|(name, _)| as_c(&name)).collect());
+    let calls = unsafe { calls.as_mut() };
+    let ask = |counter: &'static CCounter| {
         if let (Some(calls), Some(counted)) = (calls, counter.count.calls_of(number)) {
             *calls = counted;
         }
-        Ok(names.get(number).map_or(null(), |name| name.as_ptr()))
-    })
+        counter.names().get(number).map_or(null(), |name| name.as_ptr())
+    };
+    // SAFETY: as the caller says.
+    unsafe { of(counter, null(), ask) }
 }
 
 /// `trapless_counter_remove` of the header.

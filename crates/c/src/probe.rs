@@ -124,14 +124,14 @@ pub unsafe extern "C" fn trapless_remove(probe: *mut CProbe) {
     unsafe { give_back(probe) }
 }
 
-/// What is asked of a probe; `nothing` of none.
+/// What is asked of something that C has; `nothing` of none.
 ///
 /// # Safety
-/// It is null, or a probe that is not removed meanwhile.
-unsafe fn of<T>(probe: *const CProbe, nothing: T, ask: impl FnOnce(&'static CProbe) -> T) -> T {
-    // SAFETY: as the caller says. What is answered is used no longer than the probe is there.
-    match unsafe { probe.as_ref() } {
-        Some(probe) => answer(nothing, || Ok(ask(probe))),
+/// It is null, or is not given back meanwhile.
+pub(crate) unsafe fn of<G: 'static, T>(given: *const G, nothing: T, ask: impl FnOnce(&'static G) -> T) -> T {
+    // SAFETY: as the caller says. What is answered is used no longer than it is there.
+    match unsafe { given.as_ref() } {
+        Some(given) => answer(nothing, || Ok(ask(given))),
         None => nothing,
     }
 }

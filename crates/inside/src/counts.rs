@@ -8,7 +8,6 @@ use crate::Error;
 use crate::code::{Arenas, REACH};
 use crate::find::Found;
 use crate::patch::Memory;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trapless_isa::body::Runs;
 use trapless_isa::detour::{BLOCK_COUNTERS, DetourRequest, Layout, Runtime, Stack, THREAD_SHIFT};
@@ -27,12 +26,12 @@ const PAGE: u64 = 4096;
 const TABLE: u64 = 1 << (THREAD_BITS + THREAD_SHIFT);
 const BLOCKS: u64 = STRIDE << BLOCK_BITS;
 
-/// The memory, once there is any.
-static LAYOUT: OnceLock<Layout> = OnceLock::new();
-
-/// Code that the detours share, each within reach of some.
+/// What the detours share.
 #[derive(Default)]
 pub(crate) struct Counting {
+    /// The memory, once there is any. It stays for good.
+    layout: Option<&'static Layout>,
+    /// Code, each within reach of some.
     runtimes: Vec<Runtime>,
     /// Counters that were given out.
     counters: u32,
@@ -44,6 +43,7 @@ pub(crate) struct Counted {
     /// The detour that does so, and goes on in the function.
     pub detour: u64,
     counter: u32,
+    layout: &'static Layout,
 }
 
 /// A word of the memory.
@@ -108,12 +108,9 @@ impl Counting {
     pub fn count(&mut self, arenas: &mut Arenas, memory: &Memory, found: &Found) -> Result<Counted, Error> {
         let start = found.displaced.start;
         let isa = Machine::HOST.ok_or(Error::Machine)?.isa();
-        let layout = match LAYOUT.get() {
+        let layout = match self.layout {
             Some(layout) => layout,
-            None => {
-                let mapped = map()?;
-                LAYOUT.get_or_init(|| mapped)
-            }
+            None => self.layout.insert(Box::leak(Box::new(map()?))),
         };
         let counter = BLOCK_COUNTERS + 8 * self.counters;
         if u64::from(counter) + 8 > STRIDE {
@@ -149,7 +146,7 @@ impl Counting {
         }
         memory.write(place.code, &code)?;
         self.counters += 1;
-        Ok(Counted { detour: place.code, counter })
+        Ok(Counted { detour: place.code, counter, layout })
     }
 
     /// The code that detours near an address share.
@@ -178,18 +175,20 @@ impl Counting {
 }
 
 impl Counted {
+    /// The counter in a block.
+    fn in_block(&self, index: u64) -> &'static AtomicU64 {
+        word(self.layout.blocks + index * self.layout.block_stride + u64::from(self.counter))
+    }
+
     /// Counts a call that goes another way, in the block for all.
     pub fn add_one(&self) {
-        if let Some(layout) = LAYOUT.get() {
-            word(layout.blocks + u64::from(self.counter)).fetch_add(1, Ordering::Relaxed);
-        }
+        self.in_block(0).fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many calls were counted so far.
     pub fn total(&self) -> u64 {
-        let Some(layout) = LAYOUT.get() else { return 0 };
-        let claimed = word(layout.block_cursor).load(Ordering::Relaxed).min(layout.block_count.into());
-        let block = |index| layout.blocks + index * layout.block_stride + u64::from(self.counter);
-        (0..claimed).map(|index| word(block(index)).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+        let cursor = word(self.layout.block_cursor).load(Ordering::Relaxed);
+        let claimed = cursor.min(self.layout.block_count.into());
+        (0..claimed).map(|index| self.in_block(index).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 }

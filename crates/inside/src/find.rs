@@ -23,10 +23,21 @@ pub(crate) struct Found {
     pub displaced: Displaced,
     /// As the file has it.
     pub original: Vec<u8>,
-    /// The beginning of the function that it is in, and where that is: what may be overwritten there is looked for in it.
+    /// The beginning of the function that it is in, and where that is, for whoever looks for what may be overwritten ([`Purpose::Count`]).
     pub code: (u64, Vec<u8>),
     /// Its module's and its own name.
     pub name: [String; 2],
+}
+
+/// What functions are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// For something at their entries.
+    Enter,
+    /// For something at their returns, too.
+    Follow,
+    /// To be counted.
+    Count,
 }
 
 impl Found {
@@ -62,17 +73,17 @@ fn process() -> Result<(Process, Vec<Image>), Error> {
 }
 
 /// The functions that a pattern means.
-pub(crate) fn by_pattern(pattern: &str, follows: bool) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+pub(crate) fn by_pattern(pattern: &str, purpose: Purpose) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
     let spec = ProbeSpec::parse(pattern, Syntax::Glob).map_err(trapless_session::error::Error::from)?;
     if !matches!(spec.location, Location::Function { offset: 0, .. }) || spec.mechanism.is_some() {
         return Err(Error::NoFunction(spec.text));
     }
     let (process, images) = process()?;
-    by_spec(&process, &images, &spec, follows)
+    by_spec(&process, &images, &spec, purpose)
 }
 
 /// The function with this entry.
-pub(crate) fn at(entry: u64, follows: bool) -> Result<Found, Error> {
+pub(crate) fn at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
     let (process, images) = process()?;
     let image = images.iter().find(|image| image.range.contains(&entry)).ok_or(Error::Nowhere(entry))?;
     let address = entry.wrapping_sub(image.bias(Some(&process))?);
@@ -88,7 +99,7 @@ pub(crate) fn at(entry: u64, follows: bool) -> Result<Found, Error> {
         by_file: false,
         text: format!("{}:{address:#x}", image.path),
     };
-    let (mut found, _) = by_spec(&process, &images, &spec, follows)?;
+    let (mut found, _) = by_spec(&process, &images, &spec, purpose)?;
     found.pop().ok_or(Error::Nowhere(entry))
 }
 
@@ -100,8 +111,9 @@ fn by_spec(
     process: &Process,
     images: &[Image],
     spec: &ProbeSpec,
-    follows: bool,
+    purpose: Purpose,
 ) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+    let follows = purpose == Purpose::Follow;
     if follows {
         unwind::is_only_one(process, images)?;
     }
@@ -141,7 +153,10 @@ fn by_spec(
                     function: planned.request.address,
                     displaced: planned.displaced,
                     original: planned.original().to_vec(),
-                    code: beginning(planned.request.function),
+                    code: match purpose {
+                        Purpose::Count => beginning(planned.request.function),
+                        Purpose::Enter | Purpose::Follow => Default::default(),
+                    },
                     name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
                 }),
                 Some(why) => skipped.push(resolve::skip(images, site, why)),

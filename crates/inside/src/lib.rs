@@ -96,6 +96,7 @@ pub use error::Error;
 pub use trapless_session::error::Error as FindError;
 pub use trapless_session::outcome::Skipped;
 
+use find::Purpose;
 use points::Kept;
 use site::{Listener, Site};
 use std::mem::MaybeUninit;
@@ -259,7 +260,7 @@ impl Inside {
 
     fn counts(self, place: impl Place) -> Result<Count, Error> {
         site::alone(|all| {
-            let (found, mut skipped) = place.find(false)?;
+            let (found, mut skipped) = place.find(Purpose::Count)?;
             let results = all.count(&found)?;
             let sites = sorted(&found, results, &mut skipped, |sites| all.uncount(sites))?;
             // Numbers of whoever has asked before are in it, and only grow.
@@ -272,8 +273,9 @@ impl Inside {
         // What it has may take probes out when it is dropped, so that is not done while we are alone at it, if this fails.
         let ours = listener.clone();
         let probe = site::alone(|all| {
-            let (found, mut skipped) = place.find(listener.follows())?;
-            if listener.follows() {
+            let purpose = if listener.follows() { Purpose::Follow } else { Purpose::Enter };
+            let (found, mut skipped) = place.find(purpose)?;
+            if purpose == Purpose::Follow {
                 points::ready()?;
             }
             let results = all.listen(&found, &listener)?;
@@ -290,7 +292,7 @@ impl Inside {
     /// # Errors
     /// It is no function of a mapped file, or cannot be probed.
     pub fn original(self, function: *const ()) -> Result<*const (), Error> {
-        let site = site::alone(|all| all.site(&find::at(function.addr() as u64, false)?))?;
+        let site = site::alone(|all| all.site(&find::at(function.addr() as u64, Purpose::Enter)?))?;
         Ok(std::ptr::with_exposed_provenance(site.original() as usize))
     }
 
@@ -303,8 +305,9 @@ impl Inside {
     /// Whoever calls `function` can call `with` in the same way: it has the same convention, arguments and result, and does what its callers
     /// rely on.
     pub unsafe fn replace(self, function: *const (), with: *const ()) -> Result<Replacement, Error> {
-        let replace =
-            |all: &mut site::All| all.replace(&find::at(function.addr() as u64, false)?, with.addr() as u64);
+        let replace = |all: &mut site::All| {
+            all.replace(&find::at(function.addr() as u64, Purpose::Enter)?, with.addr() as u64)
+        };
         site::alone(replace).map(|site| Replacement { site })
     }
 }
@@ -339,18 +342,18 @@ fn sorted(
 
 /// What somebody names.
 trait Place {
-    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error>;
+    fn find(self, purpose: Purpose) -> Result<(Vec<find::Found>, Vec<Skipped>), Error>;
 }
 
 impl Place for &str {
-    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
-        find::by_pattern(self, follows)
+    fn find(self, purpose: Purpose) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
+        find::by_pattern(self, purpose)
     }
 }
 
 impl Place for *const () {
-    fn find(self, follows: bool) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
-        Ok((vec![find::at(self.addr() as u64, follows)?], Vec::new()))
+    fn find(self, purpose: Purpose) -> Result<(Vec<find::Found>, Vec<Skipped>), Error> {
+        Ok((vec![find::at(self.addr() as u64, purpose)?], Vec::new()))
     }
 }
 
@@ -468,6 +471,11 @@ pub struct Count {
     skipped: Vec<Skipped>,
 }
 
+/// How many calls there were since the number was so.
+fn since((site, before): &(&'static Site, u64)) -> u64 {
+    site.total().wrapping_sub(*before)
+}
+
 impl Count {
     /// How many functions' calls are counted.
     pub fn functions(&self) -> usize {
@@ -481,21 +489,17 @@ impl Count {
 
     /// How many calls there were.
     pub fn calls(&self) -> u64 {
-        self.totals().map(|(_, calls)| calls).sum()
+        self.sites.iter().map(since).sum()
     }
 
     /// How many there were of each function, as `MODULE:FUNCTION`.
     pub fn by_function(&self) -> impl Iterator<Item = (String, u64)> + '_ {
-        self.totals().map(|(site, calls)| (site.name(), calls))
+        self.sites.iter().map(|counted| (counted.0.name(), since(counted)))
     }
 
     /// How many there were of the function with this number in that order; `None`: there are not so many.
     pub fn calls_of(&self, number: usize) -> Option<u64> {
-        self.sites.get(number).map(|(site, before)| site.total().wrapping_sub(*before))
-    }
-
-    fn totals(&self) -> impl Iterator<Item = (&'static Site, u64)> + '_ {
-        self.sites.iter().map(|(site, before)| (*site, site.total().wrapping_sub(*before)))
+        self.sites.get(number).map(since)
     }
 }
 

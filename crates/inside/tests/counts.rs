@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::sums::{SUM, Two, bytes_of, call};
 use common::{apart, ready, use_the_c_library};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,31 +12,12 @@ use std::sync::{Arc, Barrier};
 use trapless_inside::{Error, inside};
 
 #[inline(never)]
-extern "C" fn sum(a: u64, b: u64) -> u64 {
-    black_box(black_box(a).wrapping_add(black_box(b)))
-}
-
-#[inline(never)]
 extern "C" fn product(a: u64, b: u64) -> u64 {
     black_box(black_box(a).wrapping_mul(black_box(b)))
 }
 
-const SUM: *const () = sum as *const ();
-
-type Two = extern "C" fn(u64, u64) -> u64;
-
-/// Calls through a pointer, which nobody looks through.
-fn call(a: u64, b: u64) -> u64 {
-    black_box(sum as Two)(a, b)
-}
-
 fn call_often(times: u64) {
     (0..times).for_each(|n| assert_eq!(call(n, 3), n + 3));
-}
-
-fn bytes_of(function: *const ()) -> [u8; 16] {
-    // SAFETY: functions are longer, or others follow.
-    unsafe { function.cast::<[u8; 16]>().read_volatile() }
 }
 
 #[test]

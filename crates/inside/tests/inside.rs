@@ -4,17 +4,13 @@
 
 mod common;
 
+use common::sums::{SUM, Two, bytes_of, call};
 use common::{apart, ready, use_the_c_library, work};
 use std::arch::{asm, global_asm};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trapless_inside::{Call, Error, Probe, inside};
-
-#[inline(never)]
-extern "C" fn sum(a: u64, b: u64) -> u64 {
-    black_box(black_box(a).wrapping_add(black_box(b)))
-}
 
 #[inline(never)]
 extern "C" fn many(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64) -> u64 {
@@ -31,28 +27,14 @@ extern "C" fn difference(a: u64, b: u64) -> u64 {
     black_box(black_box(a).wrapping_sub(black_box(b)))
 }
 
-const SUM: *const () = sum as *const ();
-
-type Two = extern "C" fn(u64, u64) -> u64;
-
 fn callable(at: *const ()) -> Two {
     // SAFETY: only given functions of this kind.
     unsafe { std::mem::transmute(at) }
 }
 
-/// Calls through a pointer, which nobody looks through.
-fn call(a: u64, b: u64) -> u64 {
-    black_box(sum as Two)(a, b)
-}
-
 fn counting(count: &Arc<AtomicU64>) -> impl Fn(&mut Call<'_>) + Send + Sync + 'static {
     let count = count.clone();
     move |_| _ = count.fetch_add(1, Ordering::Relaxed)
-}
-
-fn bytes_of(function: *const ()) -> [u8; 16] {
-    // SAFETY: functions are longer, or others follow.
-    unsafe { function.cast::<[u8; 16]>().read_volatile() }
 }
 
 #[test]

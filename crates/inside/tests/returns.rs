@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::sums::{SUM, call};
 use common::{apart, ready, use_the_c_library, work};
 use std::arch::{asm, global_asm};
 use std::ffi::{CString, c_long, c_void};
@@ -14,17 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use trapless_inside::{Error, Probe, Return};
-
-#[inline(never)]
-extern "C" fn sum(a: u64, b: u64) -> u64 {
-    black_box(black_box(a).wrapping_add(black_box(b)))
-}
-
-const SUM: *const () = sum as *const ();
-
-fn call(a: u64, b: u64) -> u64 {
-    black_box(sum as extern "C" fn(u64, u64) -> u64)(a, b)
-}
 
 #[inline(never)]
 extern "C" fn product(a: f64, b: f64) -> f64 {

@@ -3,9 +3,9 @@
 #[path = "aarch64/machine.rs"]
 mod machine;
 
-use machine::{FUNCTION, Machine, detoured, layout, state::Registers};
+use machine::{FUNCTION, Machine, detoured, detoured_at, layout, state::Registers};
 use trapless_isa::{
-    Machine as Isas, Reason,
+    Reason,
     body::{Change, Extra, LEFT_OUT, Run, Runs, SKIPPED, Takes},
     detour::{BLOCK_COUNTERS, BLOCK_UNRUN},
     payload::*,
@@ -199,31 +199,12 @@ fn what_bodies_write_at_a_return_is_what_the_caller_gets() {
 /// A function is left before anything of it has run, or not at all: where a probe stands inside, that is too late.
 #[test]
 fn nothing_is_changed_inside_of_functions() {
-    use trapless_isa::{BranchTargets, DetourRequest, Site, detour::Stack};
-    let isa = Isas::AArch64.isa();
     let changes = Takes::of(&[Extra::Changes]);
     let runs = [run(changes, BODIES[0])];
-    let code: Vec<u8> = [BTI_C, NOP, NOP, RET].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let targets = BranchTargets::default();
     let refused = |behind: u64| {
-        let layout = layout();
-        let site = Site { address: FUNCTION + behind, ..Site::new(FUNCTION, &code, &targets) };
-        let displaced = isa.verdict(&site).jump.unwrap();
-        let runtime = isa.runtime(machine::ARENA, &layout).unwrap();
-        let request = DetourRequest {
-            runs: Runs { entry: &runs, at_return: &[] },
-            address: machine::ARENA + 0x8000,
-            displaced,
-            original: &code[(displaced.start - FUNCTION) as usize..][..4],
-            site: &site,
-            payload: Payload { entry: Steps::of([EntryStep::Run(changes)]), ..Payload::default() },
-            stack: Stack::Enough,
-            layout: &layout,
-            runtime: &runtime,
-            operands: &[],
-            tells: false,
-        };
-        isa.detour(&request).err()
+        let payload = Payload { entry: Steps::of([EntryStep::Run(changes)]), ..Payload::default() };
+        let runs = Runs { entry: &runs, at_return: &[] };
+        detoured_at(behind, layout(), &[BTI_C, NOP, NOP, RET], payload, runs, &[]).err()
     };
     assert_eq!([0, 4, 8].map(refused), [None, Some(Reason::NoChanges), Some(Reason::NoChanges)]);
 }

@@ -7,14 +7,11 @@
 #[path = "aarch64/machine.rs"]
 mod machine;
 
-use machine::{Machine, state::Registers};
+use machine::{ARENA, FUNCTION, Machine, detoured_at, state::Registers};
 use trapless_isa::{
-    Additions, BranchTargets, DetourRequest, Layout, Machine as Isas, Site, aarch64::runtime::LANDED, detour,
-    payload::*,
+    Additions, Layout, Machine as Isas, aarch64::runtime::LANDED, body::Runs, detour, payload::*,
 };
 
-const FUNCTION: u64 = 0x40_0000;
-const ARENA: u64 = 0x100_0000;
 const CALLER: u64 = 0x50_0000;
 const STACK: u64 = 0x7f_ffff_0000;
 const HITS: u32 = detour::BLOCK_COUNTERS;
@@ -63,36 +60,8 @@ fn machine_for(payload: Payload, rounds: u64) -> Machine {
 }
 
 fn machine_that_adds(additions: Additions, payload: Payload, rounds: u64) -> Machine {
-    let isa = Isas::AArch64.isa();
     let layout = Layout { additions, ..layout() };
-    let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let runtime = isa.runtime(ARENA, &layout).unwrap();
-    let targets = BranchTargets::default();
-    let site = Site::new(FUNCTION, &code, &targets);
-    let displaced = isa.verdict(&site).jump.unwrap();
-    let address = ARENA + runtime.code.len() as u64;
-    let detour = isa
-        .detour(&DetourRequest {
-            runs: trapless_isa::body::Runs::default(),
-            address,
-            displaced,
-            original: &code[..4],
-            site: &site,
-            payload,
-            stack: detour::Stack::Enough,
-            layout: &layout,
-            runtime: &runtime,
-            operands: &[],
-            tells: false,
-        })
-        .unwrap();
-    let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
-    machine.load(ARENA, &runtime.code);
-    machine.load(address, &detour.code);
-    machine.load(FUNCTION, &code);
-    machine.load(FUNCTION, &isa.patch(&displaced, address).unwrap());
-    machine.load(layout.origin, &[1]);
-    machine.load(layout.block_cursor, &[1]);
+    let mut machine = detoured_at(0, layout, &CODE, payload, Runs::default(), &[]).unwrap();
     let mut registers = Registers {
         x: core::array::from_fn(|n| 0x1111_0000_0000 + n as u64),
         sp: STACK,

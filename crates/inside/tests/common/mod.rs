@@ -1,5 +1,7 @@
 //! What tests of probes in their own process have in common.
 
+pub mod sums;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trapless_inside::Inside;
 

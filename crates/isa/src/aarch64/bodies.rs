@@ -25,10 +25,10 @@ use super::decode::hint;
 use super::detour::Template;
 use super::emit::instruction as a;
 use super::frame::register::*;
-use crate::body::{Change, Convention, Extra, LEFT_OUT, Run, Runs, change, changes};
+use crate::body::{Change, Extra, LEFT_OUT, Run, Runs, change, changes};
 use crate::detour::*;
 use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
-use crate::{Machine, Operand, Reason};
+use crate::{Operand, Reason};
 
 /// The general registers, in DWARF's order: x0 to x30, sp.
 const REGISTERS: i32 = 0;
@@ -43,15 +43,12 @@ const FLOATS: i32 = 288;
 /// What bodies may change.
 const CHANGES: u32 = FLOATS as u32 + 64;
 /// Bytes of all.
-const AREA: i32 = CHANGES as i32 + changes(ARGUMENTS) as i32;
+const AREA: i32 = CHANGES as i32 + changes(ARGUMENTS as usize) as i32;
 // The stack pointer's alignment, and the reach of what loads the eight registers behind it.
 const _: () = assert!(AREA % 16 == 0 && AREA + 7 * 8 <= 504);
 
 /// How many registers hold arguments, from x0 on.
-const ARGUMENTS: usize = match Convention::of(Machine::AArch64) {
-    Some(convention) => convention.arguments.len(),
-    None => 0,
-};
+const ARGUMENTS: u32 = 8;
 
 /// How far above the stack pointer a register was kept.
 const fn kept(register: u32) -> u32 {
@@ -61,7 +58,7 @@ const fn kept(register: u32) -> u32 {
 /// The registers of arguments, by two, and where bodies may change them.
 fn arguments() -> impl Iterator<Item = (u32, i32)> {
     let first = (CHANGES + change(Change::Arguments)) as i32;
-    (0..ARGUMENTS as u32).step_by(2).zip((first..).step_by(16))
+    (0..ARGUMENTS).step_by(2).zip((first..).step_by(16))
 }
 
 /// Where the bodies are called.

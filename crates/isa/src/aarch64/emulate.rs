@@ -188,19 +188,18 @@ fn hint_without_effect(number: u8) -> Result<(), EmulateError> {
 
 fn plain(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     match word >> 25 & 0xf {
-        _ if word & !31 == mrs_thread_pointer(0) => {
-            let Some(pointer) = r.thread.segment_base(false) else {
-                return not_emulated("a system instruction");
-            };
-            r.set(field(word, 0, 5) as u8, pointer);
-            Ok(())
-        }
         0b1000 | 0b1001 => arithmetic::immediate(word, r),
         0b0101 | 0b1101 => arithmetic::register(word, r),
         0b0100 | 0b1100 => memory::access(word, r),
         0b0110 | 0b1110 => not_emulated("a vector load or store"),
         0b0111 | 0b1111 => not_emulated("a vector instruction"),
-        0b1010 | 0b1011 => not_emulated("a system instruction"),
+        0b1010 | 0b1011 => match r.thread.segment_base(false) {
+            Some(pointer) if word & !31 == mrs_thread_pointer(0) => {
+                r.set(field(word, 0, 5) as u8, pointer);
+                Ok(())
+            }
+            _ => not_emulated("a system instruction"),
+        },
         _ => not_emulated("an SVE or SME instruction"),
     }
 }

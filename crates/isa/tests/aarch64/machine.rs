@@ -9,7 +9,7 @@ pub mod state;
 use state::{Fault, Memory, Registers, emulate};
 use std::{collections::HashMap, ops::Range};
 use trapless_isa::{
-    BranchTargets, DetourRequest, EmulateError, Layout, Machine as Isas, Payload, Reason, Site,
+    BranchTargets, DetourRequest, EmulateError, Layout, Machine as Isas, Operand, Payload, Reason, Site,
     aarch64::decode::word,
     body::Runs,
     detour::{Stack, return_sizes},
@@ -27,14 +27,26 @@ pub fn detoured(
     code: &[u32],
     payload: Payload,
     runs: Runs<'_>,
-    operands: &[trapless_isa::Operand],
+    operands: &[Operand],
+) -> Result<Machine, Reason> {
+    detoured_at(0, layout(), code, payload, runs, operands)
+}
+
+/// The same with a probe so many bytes behind the function's beginning, and other memory.
+#[allow(dead_code, reason = "not every test has one that is all alike")]
+pub fn detoured_at(
+    behind: u64,
+    layout: Layout,
+    code: &[u32],
+    payload: Payload,
+    runs: Runs<'_>,
+    operands: &[Operand],
 ) -> Result<Machine, Reason> {
     let isa = Isas::AArch64.isa();
-    let layout = layout();
     let code: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
     let runtime = isa.runtime(ARENA, &layout).unwrap();
     let targets = BranchTargets::default();
-    let site = Site::new(FUNCTION, &code, &targets);
+    let site = Site { address: FUNCTION + behind, ..Site::new(FUNCTION, &code, &targets) };
     let displaced = isa.verdict(&site).jump.unwrap();
     let address = ARENA + runtime.code.len() as u64;
     let detour = isa.detour(&DetourRequest {
