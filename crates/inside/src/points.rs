@@ -382,16 +382,19 @@ fn word(at: u64) -> Result<Option<u64>, Unread> {
     let mut word = 0u64;
     let [own, other] = [(&raw mut word).cast(), std::ptr::with_exposed_provenance_mut(at as usize)]
         .map(|base| libc::iovec { iov_base: base, iov_len: 8 });
+    /// As long as the kernel takes them: the last argument of six is on the stack, where what is shorter has anything beside it.
+    const ONE: libc::c_ulong = 1;
+    const NO_FLAGS: libc::c_ulong = 0;
     // SAFETY: one word is written where one is; another may be read that is not there. Neither call ends a thread that is to be cancelled.
     unsafe {
         let read = libc::syscall(
             libc::SYS_process_vm_readv,
             libc::getpid(),
             &raw const own,
-            1,
+            ONE,
             &raw const other,
-            1,
-            0,
+            ONE,
+            NO_FLAGS,
         );
         if read == 8 {
             return Ok(Some(word));
