@@ -4,6 +4,7 @@
 //! is, through `/proc/self/mem`. Nothing of it is given back: a thread may be in it.
 
 use crate::Error;
+use crate::patch::Memory;
 use std::sync::atomic::AtomicU64;
 use trapless_isa::Machine;
 use trapless_isa::inside::{Inside, Vectors};
@@ -138,6 +139,26 @@ impl Arenas {
         let code = arena.start + arena.code;
         arena.code += size.next_multiple_of(16);
         Ok(Place { code, word })
+    }
+
+    /// Writes code near an address. `make` makes it for where it will stand, which may lengthen it by some bytes, with more about it than the `code`; where that is, and what
+    /// was made.
+    pub fn write<T>(
+        &mut self,
+        near: u64,
+        memory: &Memory,
+        make: impl Fn(u64) -> Result<T, Error>,
+        code: impl Fn(&T) -> &[u8],
+    ) -> Result<(u64, T), Error> {
+        const MORE: usize = 16;
+        let room = code(&make(near)?).len() + MORE;
+        let at = self.place(near, room as u64)?.code;
+        let made = make(at)?;
+        if code(&made).len() > room {
+            return Err(Error::NoRoom(near));
+        }
+        memory.write(at, code(&made))?;
+        Ok((at, made))
     }
 }
 

@@ -136,17 +136,9 @@ impl Counting {
             })
             .map_err(Error::Code)
         };
-        // Where it lands may make its copies longer by some bytes.
-        const MORE: usize = 16;
-        let room = make(runtime.routines.first().copied().unwrap_or(start))?.code.len() + MORE;
-        let place = arenas.place(start, room as u64)?;
-        let code = make(place.code)?.code;
-        if code.len() > room {
-            return Err(Error::NoRoom(start));
-        }
-        memory.write(place.code, &code)?;
+        let (detour, _) = arenas.write(start, memory, make, |detour| &detour.code)?;
         self.counters += 1;
-        Ok(Counted { detour: place.code, counter, layout })
+        Ok(Counted { detour, counter, layout })
     }
 
     /// The code that detours near an address share.
@@ -166,9 +158,7 @@ impl Counting {
             return Ok(&self.runtimes[index]);
         }
         let make = |at| isa.runtime(at, layout).map_err(Error::Code);
-        let place = arenas.place(near, make(near)?.code.len() as u64)?;
-        let runtime = make(place.code)?;
-        memory.write(place.code, &runtime.code)?;
+        let (_, runtime) = arenas.write(near, memory, make, |runtime| &runtime.code)?;
         self.runtimes.push(runtime);
         Ok(&self.runtimes[self.runtimes.len() - 1])
     }

@@ -241,8 +241,9 @@ impl Inside {
     /// # Ok::<(), trapless_inside::Error>(())
     /// ```
     ///
-    /// All calls are counted, those that handlers make among them, and exactly, whichever thread makes them; children of vfork and threads that were made without
-    /// a thread pointer of their own count as who made them. In a forked child numbers go on from what they were.
+    /// All calls are counted, those that handlers make among them, and exactly, whichever thread makes them; children of vfork count as their parent. Threads that
+    /// were made without a thread pointer of their own (`clone` without `CLONE_SETTLS`) count where the thread does that made them, and may take a call from each other. In
+    /// a forked child numbers go on from what they were.
     ///
     /// # Errors
     /// As [`Self::on`]; there is no memory for counters.

@@ -161,8 +161,8 @@ impl Site {
         let to = match self.counted() {
             // The detour leads on to the function itself.
             Some(counted) if !self.is_heard() && !self.is_replaced() => counted.detour,
-            counted if self.is_heard() || counted.is_some() => self.entry,
-            _ => self.next(),
+            None if !self.is_heard() => self.next(),
+            _ => self.entry,
         };
         self.slot.store(to, Ordering::Release);
     }
@@ -316,10 +316,8 @@ impl All {
         }
         let handling = Handling { dispatcher: dispatch as *const () as u64, vectors: code::vectors() };
         let make = |at| isa.handling(&handling, at).map_err(Error::Code);
-        let length = make(0)?.len() as u64;
-        let place = self.arenas.place(handling.dispatcher, length)?;
-        memory.write(place.code, &make(place.code)?)?;
-        Ok(*self.handling.insert(place.code))
+        let (at, _) = self.arenas.write(handling.dispatcher, memory, make, |made: &Vec<u8>| made)?;
+        Ok(*self.handling.insert(at))
     }
 }
 
