@@ -101,17 +101,18 @@ fn a_containers_file_is_known_by_what_it_is() {
     assert_eq!(total(&lines)["probes"].as_array().unwrap().len(), 1, "{ran:?}");
     // By its process, a path is as we see it, and as the container does.
     let listed = |target: &Target, arguments: &[&str]| {
-        run(&[&["list", "-p", &target.pid().to_string()], arguments].concat()).code
+        run(&[&["list", "-p", &target.pid().to_string()], arguments].concat())
     };
     for (target, path, is_there) in
         [(&same, path, true), (&same, elsewhere, true), (&another, path, true), (&another, elsewhere, false)]
     {
-        let code = listed(target, &[&format!("{path}:subject")]);
-        assert_eq!(code == Some(0), is_there, "{path}");
+        let ran = listed(target, &[&format!("{path}:subject")]);
+        assert_eq!(ran.code == Some(0), is_there, "{path}: {ran:?}");
     }
     // So is what is left out.
     let subject = format!("{path}:subject");
-    assert_eq!(listed(&same, &[&format!("{path}:sub*"), "--exclude", &subject]), Some(5));
+    let ran = listed(&same, &[&format!("{path}:sub*"), "--exclude", &subject]);
+    assert_eq!(ran.code, Some(5), "{ran:?}");
 }
 
 /// What is probed in a program that is meant is not taken for what stands in its container in the place of another file that is meant.

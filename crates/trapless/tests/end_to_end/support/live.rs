@@ -48,6 +48,7 @@ impl Live {
     pub fn ended(self) -> Told {
         let ran = self.tool.ran();
         let err = std::fs::read_to_string(&self.errors).unwrap();
+        eprint!("{err}");
         assert_eq!(ran.code, Some(0), "{ran:?} {err}");
         Told { out: ran.out, err }
     }

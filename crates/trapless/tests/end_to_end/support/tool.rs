@@ -208,6 +208,8 @@ impl Tool {
         if let Some(mut errors) = self.child.stderr.take() {
             errors.read_to_string(&mut err).unwrap();
         }
+        // A test that fails later tells it with its own output.
+        eprint!("{err}");
         Ran { code: self.child.wait().unwrap().code(), out, err: without_progress(&err) }
     }
 
