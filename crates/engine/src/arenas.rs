@@ -182,7 +182,7 @@ impl<'m> Drawing<'_, 'm> {
 
     /// The routines of an arena at `address`.
     fn runtime(&self, isa: &dyn Isa, address: u64) -> Result<Runtime, Refusal> {
-        Ok(isa.runtime(address + ALIGNMENT, self.layout)?)
+        Ok(isa.runtime(address + lead(isa.facts()), self.layout)?)
     }
 
     fn isa(&self, site: &PlannedSite<'m>) -> &'static dyn Isa {
@@ -345,10 +345,16 @@ impl<'m> Drawing<'_, 'm> {
     }
 }
 
+/// Where the code of an arena begins. A stack may come to lie right below it, and its thread's pointer leads ahead of the stack: it is to be found in old
+/// frames, and must not look like an address of code ([`crate::reach`]).
+pub(crate) fn lead(facts: &Facts) -> u64 {
+    u64::from(facts.ahead_of_pointer).next_multiple_of(ALIGNMENT).max(ALIGNMENT)
+}
+
 impl Arena {
     /// Offset behind everything that has a place.
     fn end(&self) -> u64 {
-        let runtime = ALIGNMENT + self.runtime.code.len() as u64;
+        let runtime = lead(self.facts) + self.runtime.code.len() as u64;
         self.pieces.last().map_or(runtime, |(range, _)| range.end)
     }
 }

@@ -60,7 +60,7 @@ pub fn leads_into(
     let of_bodies = sessions.iter().map(|session| stacks_in_use(process, &session.header));
     let of_bodies: Vec<Vec<(u64, u64)>> = of_bodies.collect::<Result<_, _>>()?;
     let of = |(session, of_bodies): (&&FoundSession, &Vec<(u64, u64)>)| {
-        Ranges::new(ranges_of_arenas(&session.header).chain(of_bodies.iter().copied()))
+        Ranges::new(ranges_of_arenas(process, &session.header).chain(of_bodies.iter().copied()))
     };
     let arenas: Vec<Ranges> = sessions.iter().zip(&of_bodies).map(of).collect();
     let points: Vec<Points> = sessions.iter().map(|session| returns::points(session)).collect();
@@ -88,7 +88,7 @@ pub fn leads_into(
     if let [only] = own.as_slice() {
         skip.extend(only.iter().cloned());
     }
-    let every = sessions.iter().flat_map(|session| ranges_of_arenas(&session.header));
+    let every = sessions.iter().flat_map(|session| ranges_of_arenas(process, &session.header));
     let every = Ranges::new(every.chain(of_bodies.iter().flatten().copied()));
     let is_into = |index: usize, word: &Word| {
         arenas[index].find(word.value).is_some() && !own[index].iter().any(|own| own.contains(&word.at))
@@ -138,7 +138,8 @@ pub fn may_be_unwinding(
     if registers(stopped).iter().any(|&value| is_point(&points, value)) {
         return Ok(true);
     }
-    let words = words_near_stack_pointers(process, stopped, &session.header, &arenas(&session.header))?;
+    let words =
+        words_near_stack_pointers(process, stopped, &session.header, &arenas(process, &session.header))?;
     let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word, true);
     Ok(words.is_none_or(|words| words.into_iter().any(is_unwinders)))
 }
@@ -199,14 +200,16 @@ pub fn live_words(
     Ok(Searched::Whole(live))
 }
 
-/// Without the first byte: nothing runs there, but what was mapped there before may have left its address somewhere.
+/// Without the first byte: nothing runs there, but what was mapped there before may have left its address somewhere. And without what a thread pointer
+/// may lead to whose stack ends there: see [`crate::arenas::lead`].
 ///
 /// And without the code of a script: bodies are called by detours, and who is in one, or in a routine of one, has on his stack where in the
 /// detour it goes on, which detours forget behind each call. What calls of bodies and routines have left behind leads to nobody. Where bodies
 /// have stacks of their own, whoever will come back to one has saved his stack pointer, which leads to where it is in use ([`stacks_in_use`]).
-fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+fn ranges_of_arenas<'h>(process: &Process, header: &'h Header) -> impl Iterator<Item = (u64, u64)> + use<'h> {
+    let ahead = u64::from(crate::target::isa(process).facts().ahead_of_pointer).max(1);
     let arenas = header.arenas().filter(|arena| arena.address != header.program);
-    arenas.map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
+    arenas.map(move |arena| (arena.address.saturating_add(ahead), arena.address.saturating_add(arena.size)))
 }
 
 /// What is in use of the stacks that bodies run on.
@@ -235,8 +238,8 @@ fn stacks_in_use(process: &Process, header: &Header) -> Result<Vec<(u64, u64)>, 
     Ok(used.map(|(number, used)| (stack(number + 1) - used, stack(number + 1))).collect())
 }
 
-fn arenas(header: &Header) -> Ranges {
-    Ranges::new(ranges_of_arenas(header))
+fn arenas(process: &Process, header: &Header) -> Ranges {
+    Ranges::new(ranges_of_arenas(process, header))
 }
 
 /// All memory of a session.

@@ -1,8 +1,7 @@
 //! Arenas being written: every piece at its place.
 
 use super::{
-    ALIGNMENT, Arena, Drawing, Drawn, MOVED_ALIGNMENT, Measured, MovedPiece, Piece, SHARE, STUBS, is_boosted,
-    past,
+    Arena, Drawing, Drawn, MOVED_ALIGNMENT, Measured, MovedPiece, Piece, SHARE, STUBS, is_boosted, lead, past,
 };
 use crate::frames::{Frames, Shape};
 use crate::{
@@ -32,10 +31,10 @@ impl<'m> Drawing<'_, 'm> {
         for arena in arenas.values().flatten() {
             let shares: Vec<&[(Range<u64>, usize)]> = arena.pieces.chunks(SHARE).collect();
             let written = spread::each(&shares, |share| self.write_share(arena, share, measured));
-            let mut code: Vec<u8> = arena.facts.filler(ALIGNMENT as usize).collect();
+            let mut code: Vec<u8> = arena.facts.filler(lead(arena.facts) as usize).collect();
             let mut frames = self.tells.then(Frames::default);
             if let Some(frames) = frames.as_mut().filter(|_| !arena.runtime.code.is_empty()) {
-                frames.add(ALIGNMENT, 0, Arc::new(rows(&arena.runtime.frames, arena.facts.word)));
+                frames.add(lead(arena.facts), 0, Arc::new(rows(&arena.runtime.frames, arena.facts.word)));
             }
             code.extend_from_slice(&arena.runtime.code);
             for (share, (part, own)) in shares.iter().zip(written) {
