@@ -111,7 +111,7 @@ fn a_containers_file_is_known_by_what_it_is() {
     }
     // So is what is left out.
     let subject = format!("{path}:subject");
-    let ran = listed(&same, &[&format!("{path}:sub*"), "--exclude", &subject]);
+    let ran = listed(&same, &[&format!("{path}:subj*"), "--exclude", &subject]);
     assert_eq!(ran.code, Some(5), "{ran:?}");
 }
 
