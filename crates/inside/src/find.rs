@@ -1,6 +1,6 @@
 //! Which instructions a jump replaces at what somebody names.
 
-use crate::{Error, points, unwind};
+use crate::{Error, known, points, unwind};
 use std::sync::OnceLock;
 use trapless_engine::{Function, Stretch, Wanted};
 use trapless_isa::{Displaced, Mechanism};
@@ -30,7 +30,7 @@ pub(crate) struct Found {
 }
 
 /// What functions are looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
     /// For something at their entries.
     Enter,
@@ -84,6 +84,10 @@ pub(crate) fn by_pattern(pattern: &str, purpose: Purpose) -> Result<(Vec<Found>,
 
 /// The function with this entry.
 pub(crate) fn at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
+    known::or_find(entry, purpose, || look_at(entry, purpose))
+}
+
+fn look_at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
     let (process, images) = process()?;
     let image = images.iter().find(|image| image.range.contains(&entry)).ok_or(Error::Nowhere(entry))?;
     let address = entry.wrapping_sub(image.bias(Some(&process))?);

@@ -61,6 +61,7 @@
 //! | module | question it answers |
 //! |---|---|
 //! | `find` | which instructions does a jump replace at what somebody names? |
+//! | `known` | what was found of a function before, and does that still hold? |
 //! | `site` | what stands at a function, and what is it there for? |
 //! | `patch` | how are bytes changed that threads run? |
 //! | `traps` | who is sent on from a breakpoint, and where do the program's own go? |
@@ -81,6 +82,7 @@ mod code;
 mod counts;
 mod error;
 mod find;
+mod known;
 mod object;
 mod own;
 mod patch;

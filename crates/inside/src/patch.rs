@@ -3,6 +3,8 @@
 use crate::Error;
 use crate::code::instructions;
 use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Commands of `membarrier(2)` (`include/uapi/linux/membarrier.h`).
@@ -47,10 +49,45 @@ pub(crate) fn refuse_seccomp() -> Result<(), Error> {
     if ALLOWED.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let status = std::fs::read_to_string("/proc/thread-self/status")
-        .map_err(|source| Error::System { what: "/proc/thread-self/status", source })?;
+    if has_filter()? { Err(Error::Seccomp) } else { Ok(()) }
+}
+
+/// Whether there is or may be a filter, whatever was said of it.
+pub(crate) fn is_filtered() -> bool {
+    has_filter().unwrap_or(true)
+}
+
+fn has_filter() -> Result<bool, Error> {
+    const STATUS: &str = "/proc/thread-self/status";
+    let status = read_to_end(STATUS).map_err(|source| Error::System { what: STATUS, source })?;
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
-    if mode.is_some_and(|mode| mode != "0") { Err(Error::Seccomp) } else { Ok(()) }
+    Ok(mode.is_some_and(|mode| mode != "0"))
+}
+
+/// A file of the kernel's, which is made when it is read: most are at once.
+fn read_to_end(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut bytes = Vec::with_capacity(4096);
+    // Its size says nothing, and is not asked for.
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Which of the first 31 signals a thread blocks, as bits from the lowest on; `None` if it has ended.
+///
+/// # Errors
+/// The kernel does not tell, as where no more files can be opened.
+pub(crate) fn blocked(task: &Path) -> io::Result<Option<u32>> {
+    match read_to_end(task.join("stat")) {
+        Ok(stat) => blocked_in(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+        Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `/proc/PID/stat`: the second field is a name in brackets, which may be anything, and the 32nd this mask.
+fn blocked_in(stat: &str) -> Option<u32> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    behind.split_ascii_whitespace().nth(32 - 3)?.parse().ok()
 }
 
 /// Our own memory, which can be written where it is read-only to us: for each page that is the kernel makes a copy of our own.
@@ -196,4 +233,44 @@ pub(crate) fn take_out(jumps: &[&Jump], memory: &Memory) -> Vec<Result<(), Error
     all.step(|jump| jump.write_starts(memory, |at| jump.original[at]));
     all.step(|jump| jump.write_first(memory, jump.original[0]));
     all.results
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_blocks_is_behind_its_name() {
+        let stat = |name: &str, mask: &str| {
+            format!(
+                "77 ({name}) S 1 77 77 0 -1 4194304 5 6 7 8 9 10 11 12 20 0 1 0 99 1000 10 18446744073709551615 1 2 3 4 5 0 {mask} 4096 0 1 0 0 17"
+            )
+        };
+        for name in ["cat", "a b", ") S 1 (", "1 2) 3 4 5 6", ""] {
+            assert_eq!(blocked_in(&stat(name, "16")), Some(16), "{name}");
+            assert_eq!(blocked_in(&stat(name, "0")), Some(0), "{name}");
+        }
+        assert_eq!(blocked_in("77 (cat) S 1"), None);
+    }
+
+    #[test]
+    fn what_this_thread_blocks_is_seen() {
+        let blocked =
+            || blocked(Path::new("/proc/thread-self")).unwrap().unwrap() & 1 << (libc::SIGTRAP - 1) != 0;
+        assert!(!blocked());
+        let change = |how: i32| {
+            // SAFETY: a set of bits, and one signal in it.
+            unsafe {
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigaddset(&mut set, libc::SIGTRAP);
+                libc::pthread_sigmask(how, &set, std::ptr::null_mut());
+            }
+        };
+        change(libc::SIG_BLOCK);
+        let was_blocked = blocked();
+        change(libc::SIG_UNBLOCK);
+        assert!(was_blocked && !blocked());
+        // A number that no thread has.
+        assert_eq!(super::blocked(Path::new("/proc/self/task/0")).unwrap(), None);
+    }
 }

@@ -6,7 +6,7 @@
 //! The program's own handler of SIGTRAP is called for all that are not ours, as the kernel would. One that it installs later takes the place of ours,
 //! until the next probe goes in or out: then that one is called behind ours.
 
-use crate::Error;
+use crate::{Error, patch};
 use std::cell::Cell;
 use std::mem::{MaybeUninit, zeroed};
 use std::ptr::null_mut;
@@ -161,13 +161,12 @@ const BLOCKED_FOR_A_MOMENT: Duration = Duration::from_secs(1);
 
 /// A thread that blocks SIGTRAP now.
 fn blocking() -> Result<Option<i32>, Error> {
-    let tasks = std::fs::read_dir("/proc/self/task");
-    let tasks = tasks.map_err(|source| Error::System { what: "/proc/self/task", source })?;
-    for task in tasks.flatten() {
+    const TASKS: &str = "/proc/self/task";
+    let failed = |source| Error::System { what: TASKS, source };
+    for task in std::fs::read_dir(TASKS).map_err(failed)? {
+        let task = task.map_err(failed)?;
         // One that has ended meanwhile blocks nothing.
-        let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
-        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-        let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        let Some(blocked) = patch::blocked(&task.path()).map_err(failed)? else { continue };
         if blocked & 1 << (libc::SIGTRAP - 1) != 0 {
             return Ok(Some(task.file_name().to_str().and_then(|name| name.parse().ok()).unwrap_or(0)));
         }

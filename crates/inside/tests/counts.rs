@@ -6,7 +6,9 @@ mod common;
 
 use common::sums::{SUM, Two, bytes_of, call};
 use common::{apart, ready, use_the_c_library};
+use std::ffi::{CString, c_void};
 use std::hint::black_box;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use trapless_inside::{Error, inside};
@@ -198,4 +200,58 @@ fn what_cannot_be_counted_is_refused() {
         inside.count_function(std::ptr::without_provenance(0x1000)),
         Err(Error::Nowhere(0x1000))
     ));
+}
+
+/// Loads a library of C with a function `f`, which gives `formula` of its argument, and tells where that is.
+fn library(formula: &str) -> Option<(*mut c_void, *const ())> {
+    let path = std::env::temp_dir().join(format!("trapless-counts-{}.so", std::process::id()));
+    let mut command = Command::new("gcc");
+    command.args(["-shared", "-fPIC", "-O2", "-x", "c", "-", "-o"]).arg(&path);
+    let mut compiler = match command.stdin(std::process::Stdio::piped()).spawn() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            trapless_testing::skipped(format_args!("gcc: {error}"));
+            return None;
+        }
+    };
+    let source = format!("long f(long x) {{ volatile long y = x; return {formula}; }}");
+    std::io::Write::write_all(&mut compiler.stdin.take().unwrap(), source.as_bytes()).unwrap();
+    assert!(compiler.wait().unwrap().success());
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: it has no constructors.
+    let (handle, function) = unsafe {
+        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null());
+        (handle, libc::dlsym(handle, c"f".as_ptr()))
+    };
+    std::fs::remove_file(&path).unwrap();
+    Some((handle, function.cast_const().cast()))
+}
+
+/// What was found of a function holds for no other that comes to be in its place.
+#[test]
+fn functions_of_libraries_that_take_turns_in_one_place_are_told_apart() {
+    apart(|| {
+        let mut places = Vec::new();
+        for round in 0..6 {
+            let (formula, expected) = [("y * 3 + 1", 22), ("(y ^ 5) - 2", 0)][round % 2];
+            let Some((handle, function)) = library(formula) else { return };
+            // SAFETY: it is such a function.
+            let f: extern "C" fn(i64) -> i64 = unsafe { std::mem::transmute(function) };
+            let before = bytes_of(function);
+            for _ in 0..3 {
+                let count = ready().count_function(function).unwrap();
+                assert_ne!(bytes_of(function), before);
+                assert_eq!([f(7), f(7), count.calls() as i64], [expected, expected, 2]);
+                drop(count);
+                assert_eq!((bytes_of(function), f(7)), (before, expected));
+            }
+            places.push(function);
+            // SAFETY: nobody is in it.
+            assert_eq!(unsafe { libc::dlclose(handle) }, 0);
+        }
+        if places[0] != places[1] {
+            trapless_testing::inapplicable!("the loader has not put the one where the other was");
+        }
+    });
 }
