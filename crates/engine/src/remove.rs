@@ -3,7 +3,7 @@
 //!
 //! # The protocol, in order
 //!
-//! 1. Stop every thread. Open the gate ([`crate::gate`]).
+//! 1. Stop every thread. Open the gate ([`crate::gate`]), and have who sleeps in a body of a script go on when it is let go ([`SCRIPT_LEAVE`]).
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller. A body of a script may take thousands, each of which
 //!    takes longer than all of them do where nobody steps: who is not out soon gets out by itself, when the target goes on, and is looked for
@@ -34,7 +34,7 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
-use trapless_wire::{Header, SessionState, SiteWrites};
+use trapless_wire::{Header, SCRIPT_LEAVE, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -396,6 +396,7 @@ fn take_out(
     let is_out = !for_handlers.any(|site| session.is_armed(process, &site));
     // One that cannot be opened opens itself in time.
     let _ = gate::open(process, header);
+    end_sleeps(process, header)?;
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leaving::leave_slots(stopped, session)?;
     let all_out = leaving::step_out(
@@ -463,6 +464,16 @@ fn read_state(process: &Process, header: &Header) -> Result<u32, EngineError> {
 fn write_state(process: &Process, header: &Header, state: SessionState) -> Result<(), EngineError> {
     let at = RemoteAddr(header.region + Header::STATE_OFFSET);
     Ok(process.write(at, &(state as u32).to_le_bytes())?)
+}
+
+/// Has threads that sleep in a body go on: as they stand all are out of their system calls, and those that they make again end at once. A forked child runs
+/// no bodies, and shares the memory with the process that does. Its origin word is 0.
+fn end_sleeps(process: &Process, header: &Header) -> Result<(), EngineError> {
+    if header.script == 0 || process.read_word(RemoteAddr(header.threads))? == 0 {
+        return Ok(());
+    }
+    let at = header.region + header.script + u64::from(SCRIPT_LEAVE);
+    Ok(process.write(RemoteAddr(at), &1u64.to_le_bytes())?)
 }
 
 /// Whether no return address is in a session's memory, and that is known for sure.

@@ -22,6 +22,8 @@ pub struct Options {
     pub statements: u32,
     /// Whether there are stacks, thread names and signals.
     pub is_of_threads: bool,
+    /// Whether they have the thread sleep, for microseconds.
+    pub sleeps: bool,
     /// Whether they change what calls do.
     pub changes_calls: bool,
     /// Whether there are time series, which depend on the time.
@@ -66,6 +68,7 @@ impl Default for Options {
             addresses: vec![0, 0x1000, 0x1ff8, 0x7fff_ffff_f000, u64::MAX - 7],
             statements: 40,
             is_of_threads: true,
+            sleeps: true,
             changes_calls: true,
             is_of_time: true,
             fuel: 100,

@@ -167,6 +167,12 @@ impl Run<'_, '_> {
                 let signal = self.value(signal);
                 self.host.hit.signal(signal as i64);
             }
+            Statement::Delay(time) => {
+                let time = self.value(time);
+                if time as i64 > 0 {
+                    self.host.hit.delay(time.min(MOST_DELAY));
+                }
+            }
             Statement::Change(what, value) => {
                 let value = self.value(value);
                 self.host.hit.change(*what, value);

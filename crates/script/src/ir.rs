@@ -714,9 +714,15 @@ pub enum Statement {
     },
     /// Send the thread's process a signal.
     Signal(Expression),
+    /// Have the thread sleep for so many nanoseconds, [`MOST_DELAY`] at most, and not at all where that is not above 0 (signed). Handlers of signals run
+    /// meanwhile, and shorten nothing. It ends early where the script is taken out.
+    Delay(Expression),
     /// Have the call that was hit do something else.
     Change(Change, Expression),
 }
+
+/// The most nanoseconds of a [`Statement::Delay`]: a minute.
+pub const MOST_DELAY: u64 = 60_000_000_000;
 
 /// What of a call is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

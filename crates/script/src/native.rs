@@ -6,7 +6,7 @@
 //!
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
-//! - `tables`, `routines`, `stacks`: what is compiled once for each program.
+//! - `tables`, `routines`, `stacks`, `delay`: what is compiled once for each program.
 //! - `power`: machine code where Cranelift makes none.
 //! - `mapped`: which memory can be loaded from without a system call.
 //! - `layout`: where it all lies.
@@ -16,6 +16,7 @@
 mod aggregates;
 mod body;
 mod bytes;
+mod delay;
 mod emit;
 mod expressions;
 mod layout;

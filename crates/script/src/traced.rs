@@ -35,6 +35,8 @@ pub enum Untraced {
     Stack,
     /// It sends a signal.
     Signal,
+    /// It has the thread sleep.
+    Delay,
     /// It changes what a call does.
     Change,
     /// It asks for the name of a process.
@@ -62,6 +64,7 @@ impl Untraced {
             Untraced::Stack => "it walks the call stack, which only code in the program does",
             Untraced::ProcessName => "it asks for the name of a process, which only code in the program does",
             Untraced::Signal => "it sends a signal, which only the thread itself does",
+            Untraced::Delay => "it has the thread sleep, which only code in the program does",
             Untraced::Change => "it changes what a call does, which only code in the program does",
             Untraced::LargeMap => {
                 "it goes through a map of more than 16,384 keys, for which the thread would stand"
@@ -91,6 +94,7 @@ pub fn check(program: &Program, body: BodyId, moment: Moment, machine: Machine) 
     each_statement(&body.code, &mut |statement| match statement {
         Statement::Stack { .. } => refused = Some(Untraced::Stack),
         Statement::Signal(_) => refused = Some(Untraced::Signal),
+        Statement::Delay(_) => refused = Some(Untraced::Delay),
         Statement::Change(..) => refused = Some(Untraced::Change),
         Statement::ProcessName { .. } => refused = Some(Untraced::ProcessName),
         Statement::ForEach { map, .. } | Statement::MapClear(map) | Statement::MapZero(map) => {

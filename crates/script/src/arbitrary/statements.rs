@@ -15,7 +15,7 @@ impl Maker<'_> {
     }
 
     fn statement(&mut self, code: &mut Vec<Statement>, depth: u32) {
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..=2 => {
                 let into = self.int_local();
                 code.push(Statement::Set(into, self.int(0)));
@@ -57,6 +57,18 @@ impl Maker<'_> {
                     more => Change::Argument(more),
                 };
                 code.push(Statement::Change(what, self.int(1)));
+            }
+            // Loops of them would take long.
+            20 if self.options.sleeps && self.loops == 0 => {
+                // Four microseconds at most, or none: negative numbers are none.
+                let (operation, bits) =
+                    if self.random.below(3) == 0 { (Binary::Or, i64::MIN) } else { (Binary::And, 0xfff) };
+                let time = Box::new(self.int(1));
+                code.push(Statement::Delay(Expression::Binary(
+                    operation,
+                    time,
+                    Box::new(Expression::Int(bits)),
+                )));
             }
             _ if !self.options.addresses.is_empty() => self.read(code),
             _ => self.bytes(code),

@@ -47,6 +47,11 @@ pub trait Hit {
     /// Sends the process a signal. A number that is none does nothing.
     fn signal(&mut self, signal: i64);
 
+    /// Has the thread sleep for so many nanoseconds, from 1 to [`MOST_DELAY`](crate::ir::MOST_DELAY). Without an implementation it does not.
+    fn delay(&mut self, nanoseconds: u64) {
+        _ = nanoseconds;
+    }
+
     /// Has the call do something else. Without an implementation it does what it does.
     fn change(&mut self, what: Change, to: u64) {
         _ = (what, to);

@@ -11,6 +11,7 @@ struct At {
     address: u64,
     memory: Vec<u8>,
     signals: Vec<i64>,
+    delays: Vec<u64>,
     time: u64,
 }
 
@@ -44,6 +45,10 @@ impl Hit for At {
 
     fn signal(&mut self, signal: i64) {
         self.signals.push(signal);
+    }
+
+    fn delay(&mut self, nanoseconds: u64) {
+        self.delays.push(nanoseconds);
     }
 }
 
@@ -835,6 +840,10 @@ fn messages_and_threads() {
         Statement::Emit { message: MessageId(0), parts: vec![Part::Word(Expression::Float(1.0))] },
         Statement::Signal(int(9)),
         Statement::Signal(int(-1)),
+        Statement::Delay(int(5)),
+        Statement::Delay(int(0)),
+        Statement::Delay(int(-1)),
+        Statement::Delay(int(i64::MAX)),
     ];
     let program = program(code, vec![]);
     let (mut hit, mut told) = (At::default(), Told::default());
@@ -850,6 +859,7 @@ fn messages_and_threads() {
         ]
     );
     assert_eq!(hit.signals, [9, -1]);
+    assert_eq!(hit.delays, [5, MOST_DELAY]);
 }
 
 #[test]
@@ -881,7 +891,7 @@ proptest! {
             for (map, entries) in program.maps.iter().zip(&entries) {
                 prop_assert!(entries.len() as u32 <= map.capacity);
             }
-            results.push((outcome, entries, told.0, hit.signals));
+            results.push((outcome, entries, told.0, hit.signals, hit.delays));
         }
         prop_assert_eq!(&results[0], &results[1]);
     }

@@ -212,6 +212,7 @@ impl Lines<'_> {
                 format!("emit {}({})", message.0, parts.join(", "))
             }
             Statement::Signal(number) => format!("signal {}", self.expression(number)),
+            Statement::Delay(time) => format!("delay {}", self.expression(time)),
             Statement::Change(Change::Argument(number), value) => {
                 format!("arg{number} = {}", self.expression(value))
             }

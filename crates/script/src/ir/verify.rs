@@ -183,7 +183,9 @@ impl Checker<'_> {
                 self.writable(to, 16)
             }
             Statement::Emit { message, parts } => self.emit(*message, parts),
-            Statement::Signal(value) | Statement::Change(_, value) => self.int(value),
+            Statement::Signal(value) | Statement::Delay(value) | Statement::Change(_, value) => {
+                self.int(value)
+            }
         }
     }
 

@@ -25,6 +25,7 @@ pub(crate) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
         Statement::Set(_, value)
         | Statement::If(value, ..)
         | Statement::Signal(value)
+        | Statement::Delay(value)
         | Statement::Change(_, value) => expressions.push(value),
         Statement::Store { to, value, .. } => {
             places.push(to);

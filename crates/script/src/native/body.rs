@@ -390,6 +390,10 @@ impl Maker<'_, '_> {
             | Statement::ThreadName { .. }
             | Statement::ProcessName { .. }
             | Statement::Signal(_) => self.on_bytes(statement)?,
+            Statement::Delay(time) => {
+                let (time, routine) = (self.value(time)?, self.registry.number(Routine::Delay));
+                self.e.call(routine, &[time]);
+            }
             Statement::Change(what, to) => {
                 let to = self.value(to)?;
                 self.change(*what, to)?;

@@ -45,6 +45,8 @@ pub(super) struct SystemCalls {
     pub(super) read: i64,
     pub(super) close: i64,
     pub(super) getcpu: i64,
+    pub(super) clock_gettime: i64,
+    pub(super) futex: i64,
 }
 
 /// Where something lies that pieces work on.
@@ -295,6 +297,8 @@ impl Emit<'_> {
                 read: 0,
                 close: 3,
                 getcpu: 309,
+                clock_gettime: 228,
+                futex: 202,
             },
             Machine::PowerPc64Le => &SystemCalls {
                 process_vm_readv: 351,
@@ -307,6 +311,8 @@ impl Emit<'_> {
                 read: 3,
                 close: 6,
                 getcpu: 302,
+                clock_gettime: 246,
+                futex: 221,
             },
             // What all have that came later.
             _ => &SystemCalls {
@@ -320,6 +326,8 @@ impl Emit<'_> {
                 read: 63,
                 close: 57,
                 getcpu: 168,
+                clock_gettime: 113,
+                futex: 98,
             },
         }
     }

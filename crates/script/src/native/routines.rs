@@ -2,6 +2,7 @@
 
 use super::aggregates::{self, Others};
 use super::bytes::byte;
+use super::delay;
 use super::emit::{At, Base, Emit, Piece, Usage, Workshop};
 use super::layout::MapCode;
 use super::mapped::{self, PAGE, READ_WORDS, Stretch};
@@ -21,6 +22,8 @@ use trapless_wire::{PATIENCE, RESERVED, THREAD_HEAD, THREAD_LOST, THREAD_RING, T
 pub(super) enum Routine {
     /// A system call: its number, the address of six words with its arguments; the first becomes the result.
     System,
+    /// Has the thread sleep: for so many nanoseconds. It has no result.
+    Delay,
     /// Reads foreign memory: to, from, how many bytes, the thread's id. How many were read.
     ReadMemory,
     /// Reads an operand in memory: where its two words are, the thread's id. Two words: its bits, extended to 64, and whether it could be read.
@@ -119,6 +122,13 @@ impl Registry {
                 let code = trapless_isa::body::system_call(common.target.machine);
                 let code = code.ok_or(Refusal::Machine(common.target.machine))?;
                 Ok(Piece { code, calls: Vec::new() })
+            }
+            Routine::Delay => {
+                let system = self.number(Routine::System);
+                workshop.piece(1, false, |e, arguments| {
+                    delay::sleep(e, system, arguments[0]);
+                    Ok(())
+                })
             }
             Routine::ReadMemory => {
                 let system = self.number(Routine::System);
@@ -337,6 +347,7 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
             answer(e, out, 1);
         }
         Routine::System
+        | Routine::Delay
         | Routine::ReadMemory
         | Routine::ReadOperand
         | Routine::ReadString

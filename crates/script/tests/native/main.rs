@@ -7,6 +7,7 @@
 ))]
 
 mod constants;
+mod delays;
 #[cfg(target_arch = "x86_64")]
 mod foreign;
 mod machine;

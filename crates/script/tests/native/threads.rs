@@ -111,7 +111,7 @@ extern "C" fn handler(_: i32) {
 }
 
 /// Runs bodies over and over while a timer interrupts them and runs them once more in its handler.
-fn storm(ready: &Ready, seconds: f64, mut run: impl FnMut(u64)) -> (u64, u64) {
+pub fn storm(ready: &Ready, seconds: f64, mut run: impl FnMut(u64)) -> (u64, u64) {
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     STORM.store(std::ptr::from_ref(ready).cast_mut(), SeqCst);
     HANDLED.store(0, SeqCst);

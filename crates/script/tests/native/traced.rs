@@ -165,6 +165,7 @@ fn what_only_the_thread_itself_could_do_is_refused() {
         vec![],
     )]);
     let signal = program(vec![Statement::Signal(Expression::Int(9))]);
+    let delay = program(vec![Statement::Delay(Expression::Int(9))]);
     let change = program(vec![Statement::Change(Change::Result, Expression::Int(9))]);
     let operand = program(vec![Statement::Operand { into: LocalId(0), argument: 0, ok: None }]);
     let clears = |capacity| {
@@ -177,9 +178,10 @@ fn what_only_the_thread_itself_could_do_is_refused() {
         };
         Program { maps: vec![map], ..program(vec![Statement::MapClear(MapId(0))]) }
     };
-    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 15] = [
+    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 16] = [
         (&stack, Entry, Some(Untraced::Stack), Some(Untraced::Stack)),
         (&signal, Entry, Some(Untraced::Signal), Some(Untraced::Signal)),
+        (&delay, Entry, Some(Untraced::Delay), Some(Untraced::Delay)),
         (&change, Entry, Some(Untraced::Change), Some(Untraced::Change)),
         (&clears(FUEL), Entry, None, None),
         (&clears(FUEL + 1), Entry, Some(Untraced::LargeMap), Some(Untraced::LargeMap)),

@@ -94,6 +94,7 @@ fn types_must_match() {
         (set(0, Expression::Select(Box::new(int(1)), Box::new(int(1)), Box::new(float()))), expected_int),
         (Statement::If(float(), vec![], vec![]), expected_int),
         (Statement::Signal(float()), expected_int),
+        (Statement::Delay(float()), expected_int),
         (Statement::Read { into: LocalId(1), from: int(0), as_: WORD, ok: None }, expected_float),
     ] {
         assert_eq!(fault(statement.clone()), expected, "{statement:?}");
