@@ -18,7 +18,7 @@ use crate::source::Span;
 use crate::syntax::ast::{self, Name};
 
 /// Functions with the least and the most arguments that they take.
-const FUNCTIONS: [(&str, usize, usize); 70] = [
+const FUNCTIONS: [(&str, usize, usize); 71] = [
     ("avg", 1, 1),
     ("bswap", 1, 1),
     ("buf", 1, 2),
@@ -28,6 +28,7 @@ const FUNCTIONS: [(&str, usize, usize); 70] = [
     ("clear", 1, 1),
     ("comm", 0, 1),
     ("count", 0, 0),
+    ("delay", 1, 1),
     ("delete", 1, 2),
     ("dw_ustack", 0, 2),
     ("errorf", 1, 128),
@@ -105,7 +106,7 @@ pub fn is_native(name: &str) -> bool {
 }
 
 /// Functions that change something outside.
-const UNSAFE: [&str; 6] = ["override", "setarg", "seterrno", "signal", "signal_thread", "system"];
+const UNSAFE: [&str; 7] = ["delay", "override", "setarg", "seterrno", "signal", "signal_thread", "system"];
 
 impl Checker<'_> {
     /// `name(arguments)`.
@@ -148,6 +149,7 @@ impl Checker<'_> {
             | "strerror" | "signal_name" | "strftime" | "comm" | "assert_str" => {
                 self.on_text(function, arguments, span)
             }
+            "delay" => self.delay(&arguments[0], span),
             "override" => self.override_call(arguments.first(), span),
             "seterrno" => self.set_errno(&arguments[0], span),
             "setarg" => self.set_argument(&arguments[0], &arguments[1], span),

@@ -161,6 +161,7 @@ fn functions_take_what_they_can() {
         ("begin { @ = sum(\"a\") }", "ERROR: sum() only supports integer arguments (string[2] provided)"),
         ("begin { system(\"ls\") }", "ERROR: system() is an unsafe function being used in safe mode"),
         ("uprobe:./a:f { signal(9) }", "ERROR: signal() is unsafe. To use you need the --unsafe flag"),
+        ("uprobe:./a:f { delay(5ms) }", "ERROR: delay() is unsafe. To use you need the --unsafe flag"),
         (
             "uprobe:./a:f { @ = pcomm; }",
             "ERROR: pcomm is unsafe in a probe: it is read through a descriptor that the program has for a moment. To use you need the --unsafe flag",
@@ -200,6 +201,24 @@ fn functions_take_what_they_can() {
         ("uprobe:./a:f { uaddr(\"nobody\") }", "ERROR: Could not resolve symbol: ./a:nobody"),
         ("fn f() : int64 { return 1; } begin { }", "ERROR: functions cannot be called: write a macro"),
     ]);
+}
+
+#[test]
+fn delays_have_a_range_and_are_in_programs() {
+    let world = World { is_unsafe: true, ..World::default() };
+    let cases = [
+        ("uprobe:./a:f { delay(5ms); delay(arg0 * 1us); delay(1m); }", ""),
+        ("uretprobe:./a:f { delay(retval); }", ""),
+        ("uprobe:./a:f { delay(61s); }", "ERROR: delay() takes times from 1ns to 60s"),
+        ("uprobe:./a:f { delay(0); }", "ERROR: delay() takes times from 1ns to 60s"),
+        ("uprobe:./a:f { delay(-1); }", "ERROR: delay() takes times from 1ns to 60s"),
+        ("uprobe:./a:f { delay(\"5ms\"); }", "ERROR: delay() only supports int arguments (string provided)"),
+        ("uprobe:./a:f { delay(); }", "ERROR: delay() requires one argument (0 provided)"),
+        ("begin { delay(5ms); }", "ERROR: delay() can only be used in programs (uprobe, uretprobe, usdt)"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(first(script, &world), expected, "{script}");
+    }
 }
 
 #[test]

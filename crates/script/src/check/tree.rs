@@ -233,6 +233,8 @@ pub enum Call {
     Length(ir::MapId),
     /// Send the process a signal.
     Signal(Box<Expr>),
+    /// Have the thread sleep for so many nanoseconds.
+    Delay(Box<Expr>),
     /// Have the call do something else.
     Change(ir::Change, Box<Expr>),
     /// The text that goes with a number, or the last one.

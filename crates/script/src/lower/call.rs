@@ -89,6 +89,10 @@ impl Lowering<'_, '_> {
                 let number = self.scalar(number);
                 self.emit(Statement::Signal(number));
             }
+            Call::Delay(time) => {
+                let time = self.scalar(time);
+                self.emit(Statement::Delay(time));
+            }
             Call::Change(what, value) => {
                 let value = self.scalar(value);
                 self.emit(Statement::Change(*what, value));

@@ -30,7 +30,7 @@ pub struct ScriptFlags {
     #[arg(short = 'P', long = "param", value_name = "NAME[=VALUE]")]
     pub named: Vec<String>,
 
-    /// Allow what changes the target or runs commands: signal(), override(), setarg(), seterrno(), system()
+    /// Allow what changes the target or runs commands: signal(), delay(), override(), setarg(), seterrno(), system()
     #[arg(long = "unsafe")]
     pub is_unsafe: bool,
 

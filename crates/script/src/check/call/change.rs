@@ -8,7 +8,7 @@ use crate::check::environment::Machine;
 use crate::check::errors::error_number;
 use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::Type;
-use crate::ir::{Change, Symbol};
+use crate::ir::{Change, MOST_DELAY, Symbol};
 use crate::source::Span;
 use crate::syntax::ast;
 
@@ -22,6 +22,7 @@ impl Checker<'_> {
                 "at the entries of functions (uprobe) and at their returns (uretprobe)",
             ),
             "setarg" => (kind == ClauseKind::Entry, "at the entries of functions (uprobe)"),
+            "delay" => (kind.is_in_program(), "in programs (uprobe, uretprobe, usdt)"),
             _ => return true,
         };
         if !is_there {
@@ -54,6 +55,16 @@ impl Checker<'_> {
         };
         let value = self.word("override", value, span);
         called(Type::Void, Call::Change(Change::Result, Box::new(value)), span)
+    }
+
+    /// `delay(time)`: the thread sleeps for so many nanoseconds ahead of what follows.
+    pub(super) fn delay(&mut self, time: &ast::Expr, span: Span) -> Expr {
+        let time = self.integer("delay", time, span);
+        if time.literal().is_some_and(|time| !(1..=MOST_DELAY.into()).contains(&time)) {
+            self.error(span, "delay() takes times from 1ns to 60s");
+            return Expr::nothing(span);
+        }
+        called(Type::Void, Call::Delay(Box::new(converted(time, &Type::INT64))), span)
     }
 
     /// `setarg(number, value)`: what the function has for an argument.

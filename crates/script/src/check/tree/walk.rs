@@ -128,6 +128,7 @@ impl Call {
             | Call::Join(of, _)
             | Call::Exit(of)
             | Call::Signal(of)
+            | Call::Delay(of)
             | Call::Change(_, of)
             | Call::Choose(of, ..) => of.walk(see),
             Call::Tell(_, values) => values.iter().for_each(|value| value.walk(see)),

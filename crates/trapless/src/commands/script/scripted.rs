@@ -147,8 +147,7 @@ impl Scripted {
             return Ok(MemoryOperands::Read);
         }
         if self.native.makes_system_calls {
-            let without =
-                "let the script do without str(), what pointers lead to, and, on arm64, cpu and numaid";
+            let without = "let the script do without str(), what pointers lead to, delay(), and, on arm64, cpu and numaid";
             check_sandbox(process, self.allow_seccomp, without)?;
             return Ok(MemoryOperands::Read);
         }

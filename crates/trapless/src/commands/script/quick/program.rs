@@ -129,7 +129,7 @@ impl Written {
 struct Effects<'a>(&'a mut Diagnostics);
 
 /// Functions that do something.
-const DEEDS: [&str; 25] = [
+const DEEDS: [&str; 26] = [
     "print",
     "printf",
     "errorf",
@@ -143,6 +143,7 @@ const DEEDS: [&str; 25] = [
     "clear",
     "zero",
     "signal_thread",
+    "delay",
     "override",
     "setarg",
     "seterrno",
