@@ -4,10 +4,12 @@
 
 use super::flags::{FollowFlags, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
 use super::quick::{FilterFlags, expressions};
+use super::values::nanoseconds;
 use crate::error::Error;
 use clap::Args;
 use std::str::FromStr;
 use trapless_script::check::{error_number, signals};
+use trapless_script::ir::MOST_DELAY;
 
 /// Flags of `inject`.
 #[derive(Args, Debug)]
@@ -68,6 +70,10 @@ pub struct DeedFlags {
     /// Send the process a signal, such as TERM or 10
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub signal: Option<i64>,
+
+    /// Have the calling thread sleep ahead of the function, or with --result behind it: 100us, 50ms, up to 60s
+    #[arg(long, value_name = "TIME", value_parser = delay)]
+    pub delay: Option<u64>,
 
     /// Do it to each Nth of the calls that are meant, in each process
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
@@ -146,6 +152,14 @@ fn signal(text: &str) -> Result<i64, String> {
     number.ok_or_else(|| "write a signal by its name, such as TERM, or its number".to_owned())
 }
 
+fn delay(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        short if short < 1000 => Err("the shortest delay is 1us".to_owned()),
+        long if long > MOST_DELAY => Err("the longest delay is 60s".to_owned()),
+        time => Ok(time),
+    }
+}
+
 /// What is done to calls, and to how many of those that are meant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Injection {
@@ -161,6 +175,8 @@ pub struct Injection {
     pub sets: Vec<Setting>,
     /// The signal that is sent.
     pub signal: Option<i64>,
+    /// For how many nanoseconds the thread sleeps.
+    pub delay: Option<u64>,
     /// It is done to each of so many.
     pub every: u64,
     /// To so many of 2^32, at random.
@@ -184,9 +200,8 @@ impl TryFrom<&DeedFlags> for Injection {
 
     fn try_from(flags: &DeedFlags) -> Result<Self, Error> {
         let ends = flags.returns.is_some() || flags.result.is_some() || flags.skip;
-        if !ends && flags.sets.is_empty() && flags.signal.is_none() {
-            let text =
-                "inject needs to know what to do to calls: --return, --skip, --result, --set or --signal";
+        if !ends && flags.sets.is_empty() && flags.signal.is_none() && flags.delay.is_none() {
+            let text = "inject needs to know what to do to calls: --return, --skip, --result, --set, --signal or --delay";
             return Err(Error::Usage(text.to_owned()));
         }
         if flags.errno.is_some() && !ends {
@@ -209,6 +224,7 @@ impl TryFrom<&DeedFlags> for Injection {
             errno: flags.errno,
             sets: flags.sets.clone(),
             signal: flags.signal,
+            delay: flags.delay,
             every: flags.every,
             probability: flags.probability.map(|Probability(times)| times).filter(|times| *times < 1 << 32),
             is_dry: flags.dry_run,
@@ -237,6 +253,10 @@ mod tests {
         }
         assert_eq!([errno("ENOMEM"), errno("5")], [Ok(12), Ok(5)]);
         assert_eq!([signal("TERM"), signal("SIGUSR1"), signal("9")], [Ok(15), Ok(10), Ok(9)]);
+        assert_eq!([delay("1us"), delay("1.5s"), delay("60s")], [1000, 1_500_000_000, MOST_DELAY].map(Ok));
+        for wrong in ["999ns", "61s", "0s", "-1s", "5", "1h", ""] {
+            assert!(delay(wrong).is_err(), "{wrong}");
+        }
         assert!(
             errno("NOMEM").is_err() && errno("0").is_err() && signal("65").is_err() && signal("X").is_err()
         );

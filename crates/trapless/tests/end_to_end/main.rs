@@ -27,6 +27,7 @@ mod i386;
 mod i386_scripts;
 mod i386_state;
 mod inject;
+mod inject_delays;
 mod input;
 mod interrupted;
 mod kernel_semaphores;

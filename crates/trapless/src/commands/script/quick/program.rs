@@ -15,7 +15,7 @@ use trapless_script::syntax::ast::{ChosenAt, Expr, ExprIds, ExprKind, ProbePoint
 use trapless_script::syntax::{self, Frame, Script, parse_expression};
 
 /// Maps of frames that mean something in one process alone.
-pub(super) const OF_PROCESS: [&str; 4] = ["@taken", "@since", "@shown", "@meant"];
+pub(super) const OF_PROCESS: [&str; 5] = ["@taken", "@done", "@since", "@shown", "@meant"];
 
 /// Log2 of the buckets that each power of two has in histograms of times: percentiles are exact to a sixteenth.
 pub(super) const TIME_BITS: u8 = 4;
@@ -430,9 +430,17 @@ pub(super) fn script(
             let signal = injection.signal.map(|signal| format!("signal({signal}); ")).unwrap_or_default();
             let deeds = [result, sets, errno, signal].concat();
             // Never: but what cannot be done is not counted either.
-            let deeds = if injection.is_dry { format!("if (nsecs == 0) {{ {deeds} }}") } else { deeds };
-            // What ends the process is counted, too.
-            let body = format!("{head}@hits[{}] = count(); {deeds}", key("probe"));
+            let done = |deeds: String| match injection.is_dry {
+                true => format!("if (nsecs == 0) {{ {deeds} }} "),
+                false => deeds,
+            };
+            // A delay is counted when it is over, so that the last of some is not cut short. All else ahead, since it may end the process.
+            let delay = injection.delay.map(|time| {
+                let over = if run.limits.max_events.is_some() { "++@done; " } else { "" };
+                format!("{}{over}", done(format!("delay({time}); ")))
+            });
+            let delay = delay.unwrap_or_default();
+            let body = format!("{head}{delay}@hits[{}] = count(); {}", key("probe"), done(deeds));
             match injection.at {
                 Moment::Entry => (body, String::new()),
                 Moment::Return => (String::new(), body),

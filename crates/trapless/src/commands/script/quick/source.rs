@@ -6,6 +6,7 @@ use super::super::scripted::Scripted;
 use super::super::store::Entries;
 use super::program::{Looks, Meaning, Part, TIME_BITS};
 use super::values;
+use crate::cli::inject::Injection;
 use crate::cli::quick::Form;
 use crate::commands::run::{Armed, Source, Untold};
 use crate::error::Error;
@@ -568,9 +569,13 @@ impl Source for Quickly {
 }
 
 impl Quickly {
-    /// How many hits were taken of those that a limit allows.
+    /// How many hits were taken of those that a limit allows; where that takes time, how many are done with.
     fn taken(&self, pid: i32) -> u64 {
         let most = self.meaning.most.unwrap_or(u64::MAX);
-        self.single(pid, "@taken").min(most)
+        let counter = match &self.meaning.form {
+            Form::Inject(Injection { delay: Some(_), .. }) => "@done",
+            _ => "@taken",
+        };
+        self.single(pid, counter).min(most)
     }
 }
