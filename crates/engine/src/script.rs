@@ -18,8 +18,8 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
-    Header, PAGE, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_SEED, SCRIPT_SHADOW_BITS,
-    SCRIPT_SHADOWS, ThreadMemory, Words, WordsMut,
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_ORIGIN, SCRIPT_SEED,
+    SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
@@ -62,6 +62,7 @@ impl Script {
         stacks: OwnStacks,
     ) -> Result<(), EngineError> {
         region.write(header.script, &self.shared)?;
+        region.set_word(header.script + u64::from(SCRIPT_ORIGIN), header.threads);
         for (at, value) in stacks.words() {
             region.set_word(header.script + u64::from(at), value);
         }

@@ -714,8 +714,8 @@ pub enum Statement {
     },
     /// Send the thread's process a signal.
     Signal(Expression),
-    /// Have the thread sleep for so many nanoseconds, [`MOST_DELAY`] at most, and not at all where that is not above 0 (signed). Handlers of signals run
-    /// meanwhile, and shorten nothing. It ends early where the script is taken out.
+    /// Have the thread sleep for so many nanoseconds, [`MOST_DELAY`] at most, and not at all where that is not above 0 (signed). Handlers of
+    /// signals run meanwhile, and shorten nothing. It ends early where the script is taken out. A child that such a handler forks leaves the body.
     Delay(Expression),
     /// Have the call that was hit do something else.
     Change(Change, Expression),

@@ -64,9 +64,12 @@ pub const SCRIPT_STACK_START: u32 = 280;
 /// Shared part: how far behind its thread pointer a thread's control block says where its stack lies, in three words: the lowest address, how long it is, and
 /// how much of that, at its lower end, may not be used. 0 where it is not known; signed.
 pub const SCRIPT_BOUNDS: u32 = 288;
-/// Shared part: not 0 once the script is being taken out of the process. Threads that sleep in a body sleep on this word (its lower half, as `futex` has it),
-/// which whoever takes it out writes while all of them stand.
+/// Shared part: not 0 once the script is being taken out of the process. Threads that sleep in a body sleep on this word (its lower half, as
+/// `futex` has it), which whoever takes it out writes while all of them stand.
 pub const SCRIPT_LEAVE: u32 = 296;
+/// Shared part: the address of the origin word ([`trapless_isa::detour::Layout::origin`]), by which a thread that has slept sees whether
+/// it is in a forked child.
+pub const SCRIPT_ORIGIN: u32 = 304;
 /// Shared part: addresses of symbols, 8 bytes each.
 pub const SCRIPT_SYMBOLS: u32 = 320;
 

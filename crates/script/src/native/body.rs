@@ -392,7 +392,11 @@ impl Maker<'_, '_> {
             | Statement::Signal(_) => self.on_bytes(statement)?,
             Statement::Delay(time) => {
                 let (time, routine) = (self.value(time)?, self.registry.number(Routine::Delay));
-                self.e.call(routine, &[time]);
+                let results = self.results();
+                let over = self.e.pointer(results);
+                self.e.call(routine, &[time, over]);
+                let is_elsewhere = self.e.load(results);
+                self.e.leave_if(is_elsewhere, self.exit);
             }
             Statement::Change(what, to) => {
                 let to = self.value(to)?;

@@ -22,7 +22,7 @@ use trapless_wire::{PATIENCE, RESERVED, THREAD_HEAD, THREAD_LOST, THREAD_RING, T
 pub(super) enum Routine {
     /// A system call: its number, the address of six words with its arguments; the first becomes the result.
     System,
-    /// Has the thread sleep: for so many nanoseconds. It has no result.
+    /// Has the thread sleep: for so many nanoseconds, where the result goes. 0 unless it woke in a forked child.
     Delay,
     /// Reads foreign memory: to, from, how many bytes, the thread's id. How many were read.
     ReadMemory,
@@ -125,8 +125,8 @@ impl Registry {
             }
             Routine::Delay => {
                 let system = self.number(Routine::System);
-                workshop.piece(1, false, |e, arguments| {
-                    delay::sleep(e, system, arguments[0]);
+                workshop.piece(2, false, |e, arguments| {
+                    delay::sleep(e, system, arguments[0], At(arguments[1], 0));
                     Ok(())
                 })
             }

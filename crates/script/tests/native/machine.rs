@@ -250,6 +250,9 @@ impl Ready {
         let blocks = (SHARED + native.layout.shared).next_multiple_of(PAGE);
         let stride = (u64::from(BLOCK) + u64::from(native.layout.thread)).next_multiple_of(PAGE);
         let region = Mapping::new(blocks + stride * threads);
+        // It serves as the origin word itself.
+        let origin = SHARED + u64::from(trapless_wire::SCRIPT_ORIGIN);
+        region.set_word(origin, region.address as u64 + origin);
         for number in 0..5 {
             for (word, at) in clock(number).words().into_iter().zip((0..).step_by(8)) {
                 region.set_word(SHARED + u64::from(Clock::offset(number)) + at, word);
