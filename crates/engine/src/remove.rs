@@ -466,10 +466,12 @@ fn write_state(process: &Process, header: &Header, state: SessionState) -> Resul
     Ok(process.write(at, &(state as u32).to_le_bytes())?)
 }
 
-/// Has threads that sleep in a body go on: as they stand all are out of their system calls, and those that they make again end at once. A forked child runs
-/// no bodies, and shares the memory with the process that does. Its origin word is 0.
+/// Has threads that sleep in a body go on: as they stand all are out of their system calls, and those that they make again end at once.
+/// A forked child has no sleepers, and shares the memory with the process that does. Its origin word is 0. Where that cannot be read, a
+/// delay that is too short is better than a step that blocks while all threads stand.
 fn end_sleeps(process: &Process, header: &Header) -> Result<(), EngineError> {
-    if header.script == 0 || process.read_word(RemoteAddr(header.threads))? == 0 {
+    let is_childs = process.read_word(RemoteAddr(header.threads)).is_ok_and(|origin| origin == 0);
+    if header.script == 0 || is_childs {
         return Ok(());
     }
     let at = header.region + header.script + u64::from(SCRIPT_LEAVE);

@@ -32,8 +32,8 @@
 //! where each general register was saved that holds something else. It has to be saved by a push, or by a `mov` of all its 64 bits to the
 //! stack, with the stack pointer as the base. Where that cannot be told, as behind an indirect jump, a handler sees the body.
 //!
-//! A body takes no lock, and waits for nothing but the time, where it was asked to. A thread that waits stands in a system call: who takes the body away can
-//! have it go on. A signal may interrupt it at any instruction, whose handler may run the same body, and may
+//! A body takes no lock, and waits for nothing but the time, where it was asked to. A thread that waits stands in a system call: who takes
+//! the body away can have it go on. A signal may interrupt it at any instruction, whose handler may run the same body, and may
 //! leave it for good by `longjmp`.
 
 use crate::passed::{MOST_PASSED, Passed, Wanted};

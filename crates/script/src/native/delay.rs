@@ -30,6 +30,11 @@ pub(super) fn sleep(e: &mut Emit<'_>, system: u16, nanoseconds: Value, is_elsewh
     e.store(none, is_elsewhere);
     let is_none = e.is_imm(IntCC::SignedLessThanOrEqual, nanoseconds, 0);
     e.leave_if(is_none, over);
+    // So a loop of sleeps ends without a system call, too.
+    let leave = e.address(Base::Shared(SCRIPT_LEAVE.into()));
+    let word = e.load(leave);
+    let is_leaving = e.is_imm(IntCC::NotEqual, word, 0);
+    e.leave_if(is_leaving, over);
     let most = e.int(MOST_DELAY as i64);
     let nanoseconds = e.b.ins().umin(nanoseconds, most);
     let (words, time) = (e.slot(48), e.slot(16));
@@ -46,7 +51,6 @@ pub(super) fn sleep(e: &mut Emit<'_>, system: u16, nanoseconds: Value, is_elsewh
     e.store(part, time.plus(8));
     let origin = origin(e);
     e.go_on(again);
-    let leave = e.address(Base::Shared(SCRIPT_LEAVE.into()));
     let leave = e.pointer(leave);
     let [operation, nothing, any] = [WAIT_UNTIL, 0, BY_ANY].map(|word| e.int(word));
     let result = call(e, system, words, calls.futex, &[leave, operation, nothing, until, nothing, any]);
