@@ -29,6 +29,9 @@ use trapless_session::clock::Rate;
 /// How often it is looked whether a process has loaded code, where stacks are walked.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How much later than it is to a thread may say that it has slept, on a busy machine, before it is taken to have gone elsewhere.
+const LATE: Duration = Duration::from_secs(1);
+
 /// What expressions have told.
 pub(super) struct Quickly {
     scripted: Arc<Scripted>,
@@ -60,6 +63,8 @@ struct Process {
     before: Before,
     /// Reads that failed at hits.
     failed: BTreeMap<&'static str, u64>,
+    /// How many delays had begun when that was looked at, and when there were first so many.
+    begun: Option<(u64, Instant)>,
 }
 
 /// The sites of a process by their numbers.
@@ -435,6 +440,7 @@ impl Source for Quickly {
             sites: Sites { probes: usize::MAX, ..Sites::default() },
             before: HashMap::new(),
             failed: BTreeMap::new(),
+            begun: None,
         };
         self.processes.insert(pid, process);
         self.look_at_sites(pid, session);
@@ -569,13 +575,21 @@ impl Source for Quickly {
 }
 
 impl Quickly {
-    /// How many hits were taken of those that a limit allows; where that takes time, how many are done with.
-    fn taken(&self, pid: i32) -> u64 {
+    /// How many hits were taken of those that a limit allows; where each takes a time, how many are over.
+    fn taken(&mut self, pid: i32) -> u64 {
         let most = self.meaning.most.unwrap_or(u64::MAX);
-        let counter = match &self.meaning.form {
-            Form::Inject(Injection { delay: Some(_), .. }) => "@done",
-            _ => "@taken",
-        };
-        self.single(pid, counter).min(most)
+        let taken = self.single(pid, "@taken").min(most);
+        let Form::Inject(Injection { delay: Some(delay), .. }) = self.meaning.form else { return taken };
+        let done = self.single(pid, "@done").min(most);
+        let Some(process) = self.processes.get_mut(&pid).filter(|_| done < taken) else { return done };
+        if process.begun.is_none_or(|(begun, _)| begun != taken) {
+            process.begun = Some((taken, Instant::now()));
+        }
+        // Who leaves a delay by longjmp, or whose thread ends in one, never says that it is over.
+        let ends_within = Duration::from_nanos(delay) + LATE;
+        match process.begun.is_some_and(|(_, since)| since.elapsed() > ends_within) {
+            true => taken,
+            false => done,
+        }
     }
 }
