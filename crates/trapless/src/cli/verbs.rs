@@ -23,10 +23,10 @@ pub enum Verb {
     /// return; else when they are called.
     #[command(override_usage = "trapless hist [OPTIONS] PROBE... EXPR [-- COMMAND...]")]
     Hist(HistFlags),
-    /// Have calls fail, return something else, or get other arguments: all of them, some, or each Nth
+    /// Have calls fail, return something else, get other arguments or take longer: all of them, some, or each Nth
     ///
     /// Every thousandth malloc fails: inject -p PID 'libc.so.6:malloc' --return 0 --errno ENOMEM --every 1000. The calls that something was done
-    /// to are counted. Programs are x86-64, functions follow its C convention, and what is done is up to you: a program may not expect it.
+    /// to are counted. Programs are 64-bit ones, functions follow C's convention, and what is done is up to you: a program may not expect it.
     Inject(InjectFlags),
     /// Show what can be probed, by which mechanism, and why not by a better one
     ///
