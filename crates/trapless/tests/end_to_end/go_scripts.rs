@@ -31,10 +31,18 @@ fn depths() -> impl Iterator<Item = u64> {
 /// Runs a script while the program works so many rounds, and gives what it printed.
 #[track_caller]
 fn told(target: &mut Target, script: &str, rounds: u64, expected: &str) -> Ran {
+    told_with(&[], target, script, rounds, expected)
+}
+
+/// As [`told`], by a tool with these flags.
+#[track_caller]
+fn told_with(flags: &[&str], target: &mut Target, script: &str, rounds: u64, expected: &str) -> Ran {
     let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
     let dir = tempfile::tempdir().unwrap();
     let errors = dir.path().join("errors");
-    let mut tool = Tool::armed_to(&mut trapless(&["-p", &target.pid().to_string(), "-e", &script]), &errors);
+    let pid = target.pid().to_string();
+    let arguments = [flags, &["-p", &pid, "-e", &script]].concat();
+    let mut tool = Tool::armed_to(&mut trapless(&arguments), &errors);
     let read = || std::fs::read_to_string(&errors).unwrap_or_default();
     assert_eq!(tool.line(), "armed", "{script} {}", read());
     for _ in 0..rounds {
@@ -237,6 +245,24 @@ fn arguments_that_lie_on_the_stack_are_refused_with_the_reason() {
     assert!(["runtime.memmove", "assembly", "arg0"].iter().all(|word| asked.err.contains(word)), "{asked:?}");
     let calls = run(&["trace", "--typed", "-p", &pid, "goasm:main.Keyed"]);
     calls.assert_refused(2, &["Go program", "--typed"]);
+}
+
+/// Its scheduler stops threads that run for more than ten milliseconds, and collections of memory all of them.
+#[test]
+fn delays_are_slept_to_their_end_while_signals_and_collections_storm() {
+    let Some(program) = program("goscripts", &[]) else { return };
+    let mut target = program.start(&["storm"]);
+    let expected = work(&mut target);
+    let script = "uprobe:goscripts:main.Keyed /arg0 == 3 && arg1 == 7/ { @ = count(); delay(15ms); @over = count(); }
+        uretprobe:goscripts:main.Keyed /arg0 == 3 && arg1 == 7/ { @late = count(); delay(15ms); @later = count(); }";
+    let ran = told_with(&["--unsafe"], &mut target, script, 2, &expected);
+    let calls = 2 * (0..CALLS).filter(|i| i % 7 == 3).count() as u64;
+    for map in ["@", "@over", "@late", "@later"] {
+        assert_eq!(values(&ran, map), keyed(&[("", calls)]), "{map} {ran:?}");
+    }
+    assert_whole(&ran);
+    target.text().assert_is_of_files(target.pid());
+    assert_eq!(work(&mut target), expected);
 }
 
 /// Go starts programs by a child that shares its memory, and no hook can tell that from it.

@@ -3,7 +3,7 @@
 #![cfg(not(target_arch = "x86"))]
 
 use crate::support::tool::{self, Summary, Tool};
-use crate::support::{Program, Target, eventually};
+use crate::support::{Program, Target, eventually, wait_until_asleep};
 use std::time::Instant;
 
 const C: &str = r#"
@@ -148,16 +148,6 @@ fn injected(deeds: &[&str], line: &str) -> (Call, Summary) {
     (called, summary)
 }
 
-/// Waits until so many threads of a process wait for a word of its memory.
-fn wait_until_asleep(target: &Target, threads: usize) {
-    let futex = format!("{} ", libc::SYS_futex);
-    eventually("they sleep", || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap();
-        let calls = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("syscall")).ok());
-        calls.filter(|call| call.starts_with(&futex)).count() == threads
-    });
-}
-
 #[test]
 fn a_thread_sleeps_ahead_of_the_function_or_behind_it_and_nothing_else_changes() {
     let (call, summary) = injected(&["--delay", "50ms"], "n3");
@@ -223,7 +213,7 @@ fn the_last_of_a_number_of_delays_is_not_cut_short() {
 #[track_caller]
 fn ended<T>(target: &mut Target, line: &str, threads: usize, out: impl FnOnce() -> T) -> (String, T) {
     target.tell(line);
-    wait_until_asleep(target, threads);
+    wait_until_asleep(target.pid(), threads);
     let start = Instant::now();
     let told = out();
     let said = target.line();
@@ -259,7 +249,7 @@ fn a_killed_tool_leaves_sleepers_that_sleep_on_until_somebody_takes_the_probes_o
     let before = target.text();
     let tool = armed(&target, &["--delay", "1s"]);
     target.tell("n3");
-    wait_until_asleep(&target, 1);
+    wait_until_asleep(target.pid(), 1);
     tool.kill();
     let called = call(&mut target);
     assert!(called.ahead >= 1000 * MILLISECOND && called.result == 3, "{called:?}");

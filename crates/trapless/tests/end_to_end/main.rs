@@ -68,6 +68,7 @@ mod scripts_live;
 mod sharing_children;
 mod short_jumps;
 mod signed_returns;
+mod sleepers;
 mod slots;
 mod support;
 mod threads_in_the_way;

@@ -360,6 +360,17 @@ pub fn eventually_or(what: impl Fn() -> String, mut condition: impl FnMut() -> b
     }
 }
 
+/// Waits until so many threads of a process wait for a word of its memory, as those do that sleep in a body.
+#[track_caller]
+pub fn wait_until_asleep(pid: i32, threads: usize) {
+    let futex = format!("{} ", libc::SYS_futex);
+    eventually("they sleep", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let calls = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("syscall")).ok());
+        calls.filter(|call| call.starts_with(&futex)).count() == threads
+    });
+}
+
 pub fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
