@@ -70,6 +70,15 @@ impl DetourRequest<'_> {
         (!changes(payload.runs_at_entry()) || is_entry && has_stack)
             && (!changes(at_return) || payload.pairs() && has_stack)
     }
+
+    /// Whether another function can be called instead, if one is to be: the site is the entry of a whole one, nothing of which has run, and
+    /// nothing else is done there.
+    pub(crate) fn lets_replace(&self, bits: u32) -> bool {
+        let DetourRequest { site, displaced, payload, .. } = self;
+        let only = payload.hooks.iter().count() == 1 && payload.needs_no_thread();
+        let is_entry = site.address == site.function && displaced.start >= site.address;
+        payload.replaced_by().is_none() || bits == 64 && only && is_entry
+    }
 }
 
 /// The routines that the detours of one arena share.

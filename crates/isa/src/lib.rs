@@ -39,6 +39,7 @@ pub mod frames;
 pub mod inside;
 pub mod instruction;
 mod liveness;
+pub mod loader;
 mod locals;
 pub mod model;
 pub mod operand;
@@ -68,7 +69,8 @@ pub use instruction::{DecodeError, Flow, Instruction, Reference};
 pub use locals::returned_local;
 pub use operand::Operand;
 pub use payload::{
-    EntryStep, Followed, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall, Steps, Way,
+    EntryStep, Followed, Function, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall,
+    Steps, Way,
 };
 pub use slot::Slot;
 pub use sweep::{Swept, Told, View};

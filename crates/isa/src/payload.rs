@@ -134,6 +134,26 @@ pub enum Hook {
     Signal(SignalCall),
     /// Wait until a tool has looked ([`crate::detour::gate`]).
     Gate,
+    /// Go on at this function instead. It is entered as this one was, by whoever called that, and the displaced instructions are run by nobody
+    /// but those who ask for the original by the address of their copy.
+    Replace(Function),
+}
+
+/// Address of a function that is called instead. It is in two halves: steps are aligned as their offsets are, and lists of them stay small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function([u32; 2]);
+
+impl Function {
+    /// The one at an address.
+    pub const fn at(address: u64) -> Self {
+        Self([address as u32, (address >> 32) as u32])
+    }
+
+    /// Its address.
+    pub const fn address(self) -> u64 {
+        let Self([low, high]) = self;
+        low as u64 | (high as u64) << 32
+    }
 }
 
 /// What is done at an entry. Offsets are from the start of the thread's block.
@@ -265,6 +285,14 @@ impl Payload {
         self.entry.iter().map(EntryStep::needs).fold(Needs::default(), Needs::or)
     }
 
+    /// The function that is called instead of this one, if there is one.
+    pub(crate) fn replaced_by(&self) -> Option<u64> {
+        self.hooks.iter().find_map(|hook| match hook {
+            Hook::Replace(function) => Some(function.address()),
+            _ => None,
+        })
+    }
+
     /// The counter that is all that is asked for.
     pub(crate) fn only_counter(&self) -> Option<u32> {
         let mut steps = self.entry.iter();
@@ -278,7 +306,8 @@ impl Payload {
 
     /// Whether nothing is done that needs a thread. One that begins there needs no memory yet.
     pub(crate) fn needs_no_thread(&self) -> bool {
-        let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate);
+        let needs_none =
+            |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate | Hook::Replace(_));
         let only = self.entry.is_empty() && self.followed.is_none();
         only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
     }

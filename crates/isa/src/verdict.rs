@@ -252,6 +252,9 @@ pub enum Reason {
     /// The bodies that are asked for change what a call does, which this detour cannot.
     #[error("what a call does is changed at entries and returns of functions of C's convention alone")]
     NoChanges,
+    /// Another function is called in place of a whole one alone, at its entry, with nothing else done there; and not on every machine.
+    #[error("it cannot be replaced here: that is done at entries of functions, on x86-64 alone")]
+    NoReplacement,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
@@ -332,6 +335,7 @@ impl Reason {
             Reason::NoBodies => "no_bodies",
             Reason::ScalableVectors => "scalable_vectors",
             Reason::NoChanges => "no_changes",
+            Reason::NoReplacement => "no_replacement",
             Reason::NotAnInstruction => "not_an_instruction",
             Reason::Data => "data",
             Reason::MidInstruction => "mid_instruction",

@@ -157,6 +157,9 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     if !request.lets_change() {
         return Err(crate::Reason::NoChanges);
     }
+    if !request.lets_replace(bits) {
+        return Err(crate::Reason::NoReplacement);
+    }
     let ahead = ahead.moved(bits, request.address)?;
     let mut copies = [ahead, Relocated::default(), Relocated::default()];
     let mut guessed = [request.address; 3];

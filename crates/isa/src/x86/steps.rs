@@ -4,6 +4,7 @@ use super::{
     detour::{ARGUMENTS, Asm, Template},
     emit::{GPR32, GPR64, at, number::*},
     frame::{Clock, Frame, Scratch},
+    inside::FAR_JUMP,
 };
 use crate::Operand;
 use crate::detour::*;
@@ -47,7 +48,14 @@ impl Template<'_> {
             Hook::Share(sharing) => self.share(sharing),
             Hook::Signal(call) => self.signal(call),
             Hook::Gate => self.gate(),
+            Hook::Replace(function) => self.replace(function),
         }
+    }
+
+    /// By no register and without the stack: the function is entered as this one was.
+    fn replace(&mut self, function: Function) -> Asm {
+        self.asm.bytes(&FAR_JUMP)?;
+        self.asm.bytes(&function.address().to_le_bytes())
     }
 
     /// With the thread's block in its register.

@@ -32,6 +32,8 @@ impl Narrow<'_, '_> {
             // Nobody asks for it in 32-bit mode.
             Hook::Signal(_) => self.a().ud2(),
             Hook::Gate => self.0.gate(),
+            // Refused before.
+            Hook::Replace(_) => self.a().ud2(),
         }
     }
 
