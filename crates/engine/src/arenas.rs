@@ -8,7 +8,9 @@
 mod written;
 
 use crate::frames::{self, Rows};
-use crate::{AT_RETURN, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
+use crate::{
+    AT_RETURN, LivePatch, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite,
+};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::body::Runs;
 use trapless_isa::detour::signals::SIGNAL_ARENA;
@@ -23,6 +25,8 @@ const ALIGNMENT: u64 = 32;
 const SLOT_ALIGNMENT: u64 = 8;
 /// Instructions that are moved beside the displaced ones start at multiples of this.
 const MOVED_ALIGNMENT: u64 = 16;
+/// The routine that loads a library starts at a multiple of this.
+const LOADER_ALIGNMENT: usize = 16;
 /// What is so far away has its longest branches.
 const FAR: u64 = PAGE;
 /// Where arenas are measured, so much is free: more than the routines take, and what is far from them and from the module.
@@ -227,6 +231,14 @@ impl<'m> Drawing<'_, 'm> {
         })
     }
 
+    /// The routine of a site at which a library is loaded, for the address `at`.
+    fn loader(&self, site: &PlannedSite<'m>, at: u64) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(LivePatch::Load(load)) = site.request.live_patch else { return Ok(None) };
+        let inside = self.isa(site).inside().ok_or(trapless_isa::Reason::NoReplacement)?;
+        let loader = load.loader(site.displaced.start, self.script.shared);
+        Ok(Some(inside.loader(&loader, at)?))
+    }
+
     /// The template of a kind, if there is one.
     fn template(&self, number: Option<usize>) -> Option<&Template> {
         self.templates[number?].as_ref()
@@ -292,7 +304,8 @@ impl<'m> Drawing<'_, 'm> {
             }
             let length = if site.traps() {
                 let slot = isa.slot(&site.displaced, site.original(), at(arena), is_boosted(site))?;
-                slot.code.len() + 2 * arena.facts.breakpoint.len()
+                let loader = self.loader(site, at(arena))?.map_or(0, |code| code.len() + LOADER_ALIGNMENT);
+                slot.code.len() + 2 * arena.facts.breakpoint.len() + loader
             } else {
                 let detour =
                     self.with_request(site, at(arena), &arena.runtime, |request| isa.detour(request))?;

@@ -6,9 +6,9 @@
 //! 1. The lists are read as far as they were written, a piece at a time, and of the bytes no more than the writes name.
 //! 2. A site is believed if it has all of its writes, if its detour lies in one of the session's arenas, and if what was written is
 //!    the very jump there that the instruction set makes, or the breakpoint. The same goes for a short jump and its room, and for jumps back to
-//!    the site that lead past the probe: into what is the site's of that arena.
+//!    the site that lead past the probe, and for a pointer to the original of a function that is replaced: into what is the site's of that arena.
 //! 3. Each write lies in private executable memory, not in an arena of anybody's, and its original bytes are those of the mapped file,
-//!    where that can be read.
+//!    where that can be read. A pointer lies in private memory that can be written, and led to the function itself.
 //!
 //! So removal only ever takes out a jump into the session's own arena, and only ever writes what the file holds. Sites that
 //! are not believed are left alone and counted, and then the session's memory stays mapped: a jump may still lead there.
@@ -163,6 +163,17 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
     let are_turns = |turns: &[Write<'_>]| {
         turns.iter().all(|turn| turn.kind == WriteKind::Turn && is_turn_of_our_making(site, turn, machine))
     };
+    // Of one that is replaced, what leads to the original comes last.
+    let (pointer, rest) = match rest.split_last() {
+        Some((pointer, rest)) if pointer.kind == WriteKind::Pointer => (Some(pointer), rest),
+        _ => (None, rest),
+    };
+    let leads_to_original = |pointer: &Write<'_>| {
+        site.role == SiteRole::Replaced as u8 && is_pointer_of_our_making(site, pointer, machine)
+    };
+    if !pointer.is_none_or(leads_to_original) {
+        return false;
+    }
     let is_ours = match (site.mechanism(), write.kind, rest) {
         (Some(Mechanism::Jump), WriteKind::Branch, turns) => {
             let displaced = Displaced { start: site.site, length: site.displaced, instructions: 1 };
@@ -219,13 +230,27 @@ fn is_turn_of_our_making(site: &JournalSite, turn: &Write<'_>, machine: Machine)
     inside.contains(&to) && [0, 1].into_iter().any(turned)
 }
 
+/// Whether a pointer led to the function, and leads into what is the site's of an arena.
+fn is_pointer_of_our_making(site: &JournalSite, pointer: &Write<'_>, machine: Machine) -> bool {
+    let word = usize::from(machine.isa().facts().word);
+    let address = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).ok().map(u64::from_le_bytes);
+    let (Some(from), Some(to)) = (address(pointer.original), address(pointer.patched)) else { return false };
+    // Behind what stays at the entry is the site.
+    let is_function = (site.site.saturating_sub(MAX_DISPLACED as u64)..=site.site).contains(&from);
+    let inside = site.detour..site.detour + u64::from(site.detour_size);
+    word == 8 && pointer.address.is_multiple_of(8) && is_function && inside.contains(&to)
+}
+
 /// Whether a write lies where code is that is the process's own. One that lies nowhere any more is believed: its module was unloaded.
 fn is_where_code_is(write: &Write<'_>, maps: &Mappings, arenas: &Arenas) -> bool {
     let range = write.range();
-    [range.start, range.end - 1].into_iter().all(|at| {
-        maps.find(RemoteAddr(at)).is_none_or(|mapping| mapping.perms.exec && !mapping.perms.shared)
-            && arenas.holding(at).is_none()
-    })
+    let is_its = |mapping: &Mapping| match write.kind {
+        WriteKind::Pointer => mapping.perms.write && !mapping.perms.exec && !mapping.perms.shared,
+        _ => mapping.perms.exec && !mapping.perms.shared,
+    };
+    [range.start, range.end - 1]
+        .into_iter()
+        .all(|at| maps.find(RemoteAddr(at)).is_none_or(is_its) && arenas.holding(at).is_none())
 }
 
 /// The arenas of sessions, ascending.
@@ -264,6 +289,9 @@ const WINDOW: usize = 64 << 10;
 impl Files<'_> {
     /// Whether the file holds what stood there before. Where there is no file, or it cannot be read, nothing speaks against it.
     fn agree(&mut self, write: &Write<'_>) -> bool {
+        if write.kind == WriteKind::Pointer {
+            return true;
+        }
         let Some(mapping) = self.maps.find(RemoteAddr(write.address)) else { return true };
         if self.mapping != Some(mapping) {
             self.mapping = Some(mapping);

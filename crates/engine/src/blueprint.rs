@@ -4,7 +4,7 @@
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
 use crate::{
-    EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare, Stretch,
+    EngineError, LivePatch, Plan, PlannedSite, Refusal, Session, Space, Spare, Stretch,
     arenas::{self, Drawn, Piece, ScriptPlace},
     exits,
     home::Used,
@@ -215,6 +215,17 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let refused = self.plan.sites.iter().zip(patched).map(|(site, patched)| {
             let (patches, piece) = patched?;
             let parts = site.changed().zip(&patches);
+            let pointer = site.pointer().map(|(address, function)| {
+                let copy = piece.copy_of(site.displaced.start).ok_or(Refusal::Modified)?;
+                Ok::<_, Refusal>((address, function.to_le_bytes(), copy.to_le_bytes()))
+            });
+            let pointer = pointer.transpose()?;
+            let pointer = pointer.iter().map(|(address, original, patched)| Write {
+                address: *address,
+                kind: WriteKind::Pointer,
+                original,
+                patched,
+            });
             let writes: Vec<Write<'_>> = parts
                 .map(|((changed, original), (kind, patched))| Write {
                     address: changed.start,
@@ -222,6 +233,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
                     original: original.get(..patched.len()).unwrap_or(original),
                     patched,
                 })
+                .chain(pointer)
                 .collect();
             journal.push(planned(site, &piece), &writes).ok_or(Refusal::Modified)?;
             places.push(piece.places);
@@ -328,7 +340,10 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
         let facts = plan.modules[site.request.module].machine.isa().facts();
         match site.traps() {
             true => sizes.add([facts.breakpoint.len()]),
-            false => sizes.add(site.changed().map(|(changed, _)| changed.length.into())),
+            false => {
+                let code = site.changed().map(|(changed, _)| changed.length.into());
+                sizes.add(code.chain(site.pointer().map(|_| size_of::<u64>())));
+            }
         }
     }
     sizes
@@ -341,6 +356,7 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
         _ if site.request.wanted.signal == Some(SignalCall::Handler) => SiteRole::Handler,
         _ if site.request.wanted.signal.is_some() => SiteRole::Signals,
         _ if site.request.is_exit() => SiteRole::Exit,
+        _ if matches!(site.request.live_patch, Some(LivePatch::Replace(_))) => SiteRole::Replaced,
         _ => SiteRole::Plain,
     };
     JournalSite {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use trapless_process::{Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
     ARENA_LIST_SIZE, Arena, BadHeader, Checked, Counters, Header, Journal, MAX_ARENAS, Numbers, PAGE, Places,
-    REGION_NAME, RawPlace, Schema, SessionState, SiteWrites, Words,
+    REGION_NAME, RawPlace, Schema, SessionState, SiteWrites, Words, WriteKind,
 };
 
 /// A session found in a process by its shared region, or one of our own.
@@ -79,9 +79,10 @@ impl FoundSession {
         Ok(mapping.map(|mapping| mapping.inode))
     }
 
-    /// Whether all writes of the site are in place.
+    /// Whether all writes of the site are in place. What a pointer leads to is the program's to change.
     pub fn is_armed(&self, process: &Process, site: &SiteWrites<'_>) -> bool {
-        site.writes().all(|write| writes::stands(process, write.address, write.patched))
+        let mut code = site.writes().filter(|write| write.kind != WriteKind::Pointer);
+        code.all(|write| writes::stands(process, write.address, write.patched))
     }
 }
 

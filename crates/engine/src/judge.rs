@@ -5,7 +5,7 @@
 
 use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns, lets_change};
 use crate::plan::TRAPLESS;
-use crate::{Clause, Module, Refusal, Request, Role, Script, spread};
+use crate::{Clause, LivePatch, Module, Refusal, Request, Role, Script, Wanted, spread};
 use trapless_isa::body::Extra;
 use trapless_isa::{Mechanism, Reason};
 
@@ -88,6 +88,7 @@ impl<'m> Judge<'_, 'm> {
             }
             (Some(unwinder), _) => best(unwinder.mechanisms()),
             (None, _) if request.wanted.gate => best(&TRAPLESS),
+            (None, _) if request.live_patch.is_some() => best(self.ways_of_live_patch(request)?),
             (None, _) if request.wanted.runs() => {
                 let BodyWays { mechanisms, untraced } = self.ways_of_bodies(request)?;
                 // What may be had by another script says more than what may not be had by any.
@@ -95,6 +96,24 @@ impl<'m> Judge<'_, 'm> {
             }
             (None, Some(only)) => best(&[only]),
             (None, None) => best(self.allowed),
+        }
+    }
+
+    /// By which mechanisms a function can be replaced, or a thread be caught at one: where the first can be.
+    ///
+    /// # Errors
+    /// It is none that calls alone arrive at, or the instruction set has not the code.
+    fn ways_of_live_patch(&self, request: &Request<'m>) -> Result<&'static [Mechanism], Refusal> {
+        let machine = self.modules[request.module].machine;
+        if machine.isa().inside().is_none() || request.role != Role::Whole {
+            return Err(Reason::NoReplacement.into());
+        }
+        lets_change(self.modules, request)?;
+        match request.live_patch {
+            Some(LivePatch::Load(_)) => Ok(&[Mechanism::Boost, Mechanism::Emulate, Mechanism::Step]),
+            // What is done there for others is not to be lost.
+            _ if request.wanted != Wanted::default() => Err(Reason::NoReplacement.into()),
+            _ => Ok(&TRAPLESS),
         }
     }
 

@@ -6,7 +6,10 @@ use crate::admit::{Best, Facts, Runtime, entry_of, original, require_unwinders, 
 use crate::exits::keep_whole;
 use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
-use crate::{Clause, Clauses, Home, Meant, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
+use crate::{
+    Clause, Clauses, Home, LivePatch, Load, Meant, Module, Refusal, Replacement, Request, Role, Script,
+    Unwinder, Wanted,
+};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use trapless_isa::detour::{BodyStacks, RECORD_NO_RESULT};
@@ -92,6 +95,16 @@ impl<'m> PlannedSite<'m> {
         original(&self.request.function, self.displaced)
     }
 
+    /// The pointer that leads to the original of a function that is replaced, if there is one: its address, and what it leads to before.
+    pub(crate) fn pointer(&self) -> Option<(u64, u64)> {
+        match self.request.live_patch {
+            Some(LivePatch::Replace(Replacement { original: Some(at), .. })) => {
+                Some((*at, self.request.function.address))
+            }
+            _ => None,
+        }
+    }
+
     /// What it changes beside what is displaced: its room, then its turns.
     fn beside(&self) -> impl Iterator<Item = (WriteKind, Stretch<'m>)> {
         let room = self.room.iter().map(|room| (WriteKind::Room, *room));
@@ -138,6 +151,10 @@ impl<'m> PlannedSite<'m> {
 
     /// What the probe does.
     pub fn payload(&self) -> Payload {
+        if let Some(LivePatch::Replace(replacement)) = self.request.live_patch {
+            let hook = Hook::Replace(trapless_isa::Function::at(replacement.with));
+            return Payload { hooks: Steps::of([hook]), ..Payload::default() };
+        }
         let Clauses { entry, at_return, .. } = self.request.clauses;
         let Wanted { run_entry, run_return, .. } = self.request.wanted;
         let run = |clauses: &[Clause], wanted: bool| {
@@ -254,6 +271,10 @@ impl<'m> Plan<'m> {
         let mut sites = Vec::with_capacity(requests.len());
         let mut geometry = home.geometry();
         let mut is_known = true;
+        if requests.iter().any(|request| matches!(request.live_patch, Some(LivePatch::Load(_)))) {
+            // Nothing else is there ahead of it.
+            let _ = geometry.script(Load::MEMORY, 0);
+        }
         if let Some(script) = script.filter(|_| !home.is_armed()) {
             is_known = geometry.script(script.shared_size, script.block_size).is_some();
             if has_go(facts, &modules) {

@@ -127,7 +127,8 @@ impl Recheck {
             if refused.is_some() || !site.is_planned() {
                 continue;
             }
-            for write in site.writes() {
+            // What a pointer leads to is the program's to change.
+            for write in site.writes().filter(|write| write.kind != WriteKind::Pointer) {
                 sites.push(Written {
                     address: write.address,
                     index: site.index as u32,

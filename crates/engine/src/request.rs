@@ -1,6 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
+use crate::live_patch::LivePatch;
 use crate::script::Clauses;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -250,6 +251,8 @@ pub struct Request<'m> {
     pub operands: Option<&'m [Operand]>,
     /// The bodies of a script that are called, where they are wanted.
     pub clauses: Clauses<'m>,
+    /// What is done there to have another function called, if it is for that.
+    pub live_patch: Option<&'m LivePatch>,
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,
 }

@@ -2,7 +2,8 @@
 
 use crate::home::{Hosting, Used};
 use crate::{
-    Added, Armed, EngineError, FoundSession, Host, Region, ScriptMemory, found::find_headers, writes,
+    Added, Armed, EngineError, FoundSession, Host, LoadMemory, Region, ScriptMemory, found::find_headers,
+    writes,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -184,6 +185,11 @@ impl Session {
     /// The memory of its script, if it has one.
     pub fn script(&self) -> Option<ScriptMemory> {
         ScriptMemory::of(&self.region, &self.header)
+    }
+
+    /// The words by which a library is loaded, if it is there for that.
+    pub fn load(&self) -> Option<LoadMemory> {
+        LoadMemory::of(&self.region, &self.header)
     }
 
     /// What [`remove`](fn@crate::remove) needs: what was armed, not what the target has made of our memory since.

@@ -5,7 +5,7 @@
 //!
 //! What a short jump leads to goes in before it and comes out after it, so whoever is killed between the two leaves nothing that leads
 //! to what is not there. Jumps back to a site that lead past the probe go in and come out with the site: each leads to a copy of what it has
-//! always led to, whatever stands at the other places. Where somebody else's bytes stand over a short jump, its room stays: they may put the jump back.
+//! always led to, whatever stands at the other places. So does a pointer to the original of a function that is replaced. Where somebody else's bytes stand over a short jump, its room stays: they may put the jump back.
 
 use crate::patch::{self, Change, Found};
 use trapless_isa::Mechanism;
@@ -76,8 +76,12 @@ pub(crate) fn take_out(
         let may_go =
             |site: &SiteWrites<'_>| which(site) && (part == Part::Own || worst[site.index] != Found::Foreign);
         let (sites, changes) = by_address(journal, part, may_go, |write| (write.patched, write.original));
-        for (found, &site) in patch::apply(process, &changes)?.into_iter().zip(&sites) {
-            worst[site] = worst[site].max(found);
+        for ((found, &site), change) in patch::apply(process, &changes)?.into_iter().zip(&sites).zip(&changes)
+        {
+            // What somebody else has stored in a pointer stays, and speaks for nothing else.
+            if found == Found::Changed || !is_pointer(journal, site, change.address) {
+                worst[site] = worst[site].max(found);
+            }
         }
     }
     let count = |wanted: Found| worst.iter().filter(|found| **found == wanted).count();
@@ -86,6 +90,12 @@ pub(crate) fn take_out(
         left: count(Found::Unmapped) + count(Found::Foreign),
         covered: count(Found::Foreign) > 0,
     })
+}
+
+/// Whether what a site writes at an address is a pointer.
+fn is_pointer(journal: &Journal, site: usize, address: u64) -> bool {
+    let is_it = |write: Write<'_>| write.kind == WriteKind::Pointer && write.address == address;
+    journal.site(site).is_some_and(|site| site.is_replaced() && site.writes().any(is_it))
 }
 
 /// Whether these bytes stand at an address.

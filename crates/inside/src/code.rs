@@ -13,18 +13,7 @@ use trapless_process::{Mappings, Process, RemoteAddr};
 /// The code of this machine; `None`: it has none for this.
 pub(crate) fn instructions() -> Option<&'static dyn Inside> {
     let isa = Machine::HOST?.isa().inside()?;
-    is_known().then_some(isa)
-}
-
-/// Whether all vector registers can be saved. Processors with long ones and short masks are gone.
-#[cfg(target_arch = "x86_64")]
-fn is_known() -> bool {
-    !std::is_x86_feature_detected!("avx512f") || std::is_x86_feature_detected!("avx512bw")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_known() -> bool {
-    true
+    trapless_engine::vectors().is_ok().then_some(isa)
 }
 
 /// Bytes of an arena that can be run, and of words behind it.
@@ -163,23 +152,6 @@ impl Arenas {
 }
 
 /// What the processor has beyond the low halves of vector registers, as far as the kernel saves it.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn vectors() -> Option<Vectors> {
-    use std::arch::x86_64::{__cpuid_count, _xgetbv};
-    /// x87 and tiles are not a C function's to change; protection keys are the program's own.
-    const COMPONENTS: u32 = 0b1110_0100;
-    const STATE: u32 = 0xd;
-    if !std::is_x86_feature_detected!("avx") || !std::is_x86_feature_detected!("xsave") {
-        return None;
-    }
-    // SAFETY: the processor has XSAVE, and the kernel lets it be used: it has AVX.
-    let components = unsafe { _xgetbv(0) } as u32 & COMPONENTS;
-    let tells_use = __cpuid_count(STATE, 1).eax & 1 << 2 != 0;
-    Some(Vectors { components, tells_use })
-}
-
-/// No code is made there.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn vectors() -> Option<Vectors> {
-    None
+    trapless_engine::vectors().ok().flatten()
 }

@@ -25,6 +25,18 @@ pub struct GapRules {
 }
 
 impl Process {
+    /// How far the first thread's stack may grow (`RLIMIT_STACK`), in bytes; `None`: as far as there is room.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended.
+    pub fn stack_limit(&self) -> Result<Option<u64>, ProcError> {
+        let limits = self.read_proc("limits")?;
+        let limits = String::from_utf8_lossy(&limits);
+        let mut lines = limits.lines();
+        Ok(lines
+            .find_map(|line| line.strip_prefix("Max stack size")?.split_whitespace().next()?.parse().ok()))
+    }
+
     /// The rules that hold for this process.
     ///
     /// # Errors
@@ -37,11 +49,7 @@ impl Process {
         const GUARD: u64 = 1 << 20;
         let lowest = std::fs::read_to_string("/proc/sys/vm/mmap_min_addr").ok();
         let lowest = lowest.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(65536);
-        let limits = self.read_proc("limits")?;
-        let stack = String::from_utf8_lossy(&limits)
-            .lines()
-            .find_map(|line| line.strip_prefix("Max stack size")?.split_whitespace().next()?.parse().ok())
-            .unwrap_or(LARGEST_STACK);
+        let stack = self.stack_limit()?.unwrap_or(LARGEST_STACK);
         Ok(GapRules {
             page: page_size(),
             // Never page 0, whatever the setting.

@@ -37,7 +37,8 @@ mod wait;
 mod watchdog;
 
 pub use arch::{
-    Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, thread_selector, ticks,
+    Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, LongVectors, Registers, TRAP_FLAG, Vectors,
+    thread_selector, ticks, vectors,
 };
 pub use calls::SignalAction;
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};

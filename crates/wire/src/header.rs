@@ -131,7 +131,7 @@ pub struct Header {
     pub signals: u64,
     /// Address at which block 0 is mapped once more, in reach of an arena's code ([`trapless_isa::Layout::near`]); 0 where it is not.
     pub near: u64,
-    /// Offset of the shared memory of a script; 0 where there is no script.
+    /// Offset of the shared memory of a script, or of the words by which a library is loaded ([`trapless_isa::loader`]); 0 where there is neither.
     pub script: u64,
     /// Its size, in whole pages.
     pub script_size: u64,
@@ -139,7 +139,7 @@ pub struct Header {
     pub script_block: u32,
     /// Its size, in whole pages.
     pub script_block_size: u32,
-    /// Address of the arena of a script's code; 0 where there is none.
+    /// Address of the arena of a script's code; 0 where there is none, as where a library is loaded.
     pub program: u64,
     /// Size of the stacks that bodies run on, in the return region ([`Header::stacks`]); 0 where they run on the program's.
     pub stacks_size: u64,

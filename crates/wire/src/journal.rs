@@ -64,12 +64,15 @@ pub enum WriteKind {
     Room = 3,
     /// A jump of a function back to its entry, which leads past the probe there; or the jump to where it was moved with its neighbours.
     Turn = 4,
+    /// A pointer of the program's own, which leads to a function or, while another one is called instead, to what runs it. No code.
+    Pointer = 5,
 }
 
 impl WriteKind {
     /// The kind with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Branch, Self::Breakpoint, Self::Room, Self::Turn].into_iter().find(|kind| *kind as u8 == raw)
+        let all = [Self::Branch, Self::Breakpoint, Self::Room, Self::Turn, Self::Pointer];
+        all.into_iter().find(|kind| *kind as u8 == raw)
     }
 }
 
@@ -193,12 +196,14 @@ pub enum SiteRole {
     /// A program installs handlers of signals here, or handlers return: it is told of its own where stubs of ours stand for them. It comes out with
     /// the stubs.
     Signals = 4,
+    /// Another function is called here instead.
+    Replaced = 5,
 }
 
 impl SiteRole {
     /// The role with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        let all = [Self::Plain, Self::Lookup, Self::Exit, Self::Handler, Self::Signals];
+        let all = [Self::Plain, Self::Lookup, Self::Exit, Self::Handler, Self::Signals, Self::Replaced];
         all.into_iter().find(|role| *role as u8 == raw)
     }
 }
@@ -249,6 +254,11 @@ impl JournalSite {
     /// Whether it is one of the places where a function is left, and not the probe's own.
     pub fn is_exit(&self) -> bool {
         self.role == SiteRole::Exit as u8
+    }
+
+    /// Whether another function is called here instead.
+    pub fn is_replaced(&self) -> bool {
+        self.role == SiteRole::Replaced as u8
     }
 
     /// Whether a handler of signals begins here.

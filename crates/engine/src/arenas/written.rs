@@ -1,7 +1,8 @@
 //! Arenas being written: every piece at its place.
 
 use super::{
-    Arena, Drawing, Drawn, MOVED_ALIGNMENT, Measured, MovedPiece, Piece, SHARE, STUBS, is_boosted, lead, past,
+    Arena, Drawing, Drawn, LOADER_ALIGNMENT, MOVED_ALIGNMENT, Measured, MovedPiece, Piece, SHARE, STUBS,
+    is_boosted, lead, past,
 };
 use crate::frames::{Frames, Shape};
 use crate::{
@@ -198,6 +199,13 @@ impl<'m> Drawing<'_, 'm> {
         code.extend_from_slice(breakpoint);
         let pad = address + (slot.code.len() + breakpoint.len()) as u64;
         code.extend_from_slice(breakpoint);
+        let behind = pad + breakpoint.len() as u64;
+        let loader_at = behind.next_multiple_of(LOADER_ALIGNMENT as u64);
+        let loader = self.loader(site, loader_at)?;
+        if let Some(loader) = &loader {
+            code.extend(arena.facts.filler((loader_at - behind) as usize));
+            code.extend_from_slice(loader);
+        }
         Ok(Piece {
             address,
             length: slot.code.len(),
@@ -215,6 +223,7 @@ impl<'m> Drawing<'_, 'm> {
                 slot_address: address,
                 slot,
                 pad,
+                loader: loader.map(|_| loader_at),
                 payload: site.payload(),
                 operands: site.request.operands.unwrap_or_default().to_vec(),
                 bodies: TrapBodies::of(&site.request.clauses),

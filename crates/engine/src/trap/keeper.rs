@@ -1,7 +1,8 @@
 //! Who serves, from when to when.
 //!
 //! The keeper arms, tells its parent, and serves. A launched command it takes over from its parent ([`Handover`]), and lets it run
-//! only when the parent says so; should either of them end before that, the command is killed. It serves until the parent asks it to end or is gone, however that came. Then, in order:
+//! only when the parent says so; should either of them end before that, the command is killed. It serves until the parent asks it to end or is gone,
+//! however that came; or a thread was sent to load a library, which is all that was wanted. Then, in order:
 //!
 //! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
 //! 2. Steps under way and children made by vfork are served until there are none, for a while.
@@ -16,6 +17,7 @@
 use super::{
     TrapSite, allowed,
     leave::leave_pads,
+    load::Loading,
     numbers::Numbers,
     serve::{self, Served, Server},
 };
@@ -235,6 +237,7 @@ fn serve(
     }
     let interpreter = blueprint.plan.script.and_then(|script| script.interpreter.as_deref());
     let mut server = Server::new(tracer, &sites, &session, numbers, interpreter);
+    server.loading = Loading::of(blueprint, &region, &armed.header);
     let mut result = serve_until_asked(&mut server, parent);
     let gone = |server: &Server<'_, '_>| {
         if process.is_alive() {
@@ -267,6 +270,10 @@ fn serve_until_asked(server: &mut Server<'_, '_>, parent: &ParentWatch) -> Resul
         let served = server.next()?;
         if served == Served::Gone {
             return Ok(Served::Gone);
+        }
+        // From now on nobody is needed: what that thread does takes as long as it likes, and is not to be traced.
+        if server.loading.as_ref().is_some_and(Loading::is_sent) {
+            return Ok(Served::On);
         }
         hits = hits.wrapping_add(1);
         // The clock is asked for every few hits only; an idle wait ends by itself.

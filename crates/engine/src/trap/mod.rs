@@ -18,6 +18,7 @@
 //! | `bodies` | which bodies of a script run at a trap, and what do they see? |
 //! | `allowed` | may breakpoints be set in this process? |
 //! | `keeper` | who serves, from when to when? |
+//! | `load` | may a thread that stands at a hit load a library? |
 //! | `leave` | where does a thread go that a removal finds at a landing pad? |
 //! | `serve` | what becomes of each stop of a thread? |
 //! | `step` | what is known of a thread between the two traps of a step? |
@@ -28,6 +29,7 @@ mod allowed;
 mod bodies;
 mod keeper;
 mod leave;
+mod load;
 mod numbers;
 mod returns;
 mod serve;
@@ -56,6 +58,8 @@ pub(crate) struct TrapSite {
     pub slot: Slot,
     /// Address of a breakpoint that followed calls return to.
     pub pad: u64,
+    /// Address of the routine by which a thread that comes here loads a library, if one is to.
+    pub loader: Option<u64>,
     /// What is done there. Hooks are for detours: the keeper counts in a block of its own, whoever hits.
     pub payload: Payload,
     /// What is recorded of a USDT probe.
@@ -77,7 +81,7 @@ impl TrapSite {
     /// Where a hit leads, and what it counts, if that is all it does: then the thread's registers need not even be read.
     pub fn only_counts(&self) -> Option<(u64, Vec<u32>)> {
         let Payload { hooks, entry, followed: None } = self.payload else { return None };
-        if self.unwinds || !hooks.iter().all(|hook| matches!(hook, Hook::Share(_))) {
+        if self.unwinds || self.loader.is_some() || !hooks.iter().all(|hook| matches!(hook, Hook::Share(_))) {
             return None;
         }
         let counters = entry.iter().map(|step| match step {

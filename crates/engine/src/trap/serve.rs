@@ -15,7 +15,7 @@ mod children;
 pub(super) use children::clean_copy;
 
 use super::bodies::{Interpreter, Moment, TrapHit};
-use super::{TrapSite, numbers::*, returns::Returns, step::*};
+use super::{TrapSite, load::Loading, numbers::*, returns::Returns, step::*};
 use crate::thread::Thread;
 use crate::{
     EngineError, FoundSession,
@@ -65,6 +65,8 @@ pub(super) struct Server<'a, 'p> {
     /// For each site, [`TrapSite::only_counts`].
     quick: Vec<Option<(u64, Vec<u32>)>>,
     numbers: Numbers<'a>,
+    /// What is loaded by a thread that hits, if anything is.
+    pub loading: Option<Loading<'a>>,
     /// What runs bodies of a script, if there are any.
     interpreter: Option<&'a dyn Interpreter>,
     /// The numbers that threads have in their own process, where it numbers its threads itself.
@@ -106,6 +108,7 @@ impl<'a, 'p> Server<'a, 'p> {
             slots: index(|site| site.slot_address).collect(),
             quick: sites.iter().map(TrapSite::only_counts).collect(),
             numbers,
+            loading: None,
             interpreter,
             tids: process.status().is_ok_and(|status| status.ns_pid.len() > 1).then(HashMap::new),
             steps: HashMap::new(),
@@ -210,6 +213,12 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         let time = ticks();
         let registers = self.tracer.registers(tid)?;
+        if let Some(loader) = site.loader
+            && let Some(loading) = &self.loading
+            && loading.sends(&self.tracer, tid, &registers)
+        {
+            return self.go_on_at(tid, loader);
+        }
         if !self.is_met_again(tid, index, registers.sp_value()) {
             self.entered(tid, index, &registers, time);
         }

@@ -40,12 +40,32 @@ use crate::RemoteAddr;
 pub(crate) const HAS_64BIT: bool = cfg!(target_pointer_width = "64");
 
 pub use abi::Abi;
-pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks};
+pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks, vectors};
 pub(crate) use host::{
     END_OF_CALL_TAKES_ALL, HAS_32BIT, LostByCalls, OTHER_CALLS, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT,
     Stepping, Waiting, addresses_end, narrow_end, trapped,
 };
 pub use interrupted::Interrupted;
+
+/// What a processor has beyond vector registers of 128 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vectors {
+    /// Nothing.
+    Short,
+    /// Longer ones, and what the kernel saves of them.
+    Long(LongVectors),
+    /// Nobody here knows how they are saved.
+    Unknown,
+}
+
+/// How vectors of more than 128 bits are saved on x86.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongVectors {
+    /// The state components of XCR0 that there are beyond the low 128 bits of vector registers.
+    pub components: u32,
+    /// Whether the processor tells which of them are in use (XGETBV with 1).
+    pub tells_use: bool,
+}
 
 impl Registers {
     /// The instruction pointer.

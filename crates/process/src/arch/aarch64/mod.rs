@@ -25,7 +25,7 @@ use std::ops::Range;
 
 pub(crate) use scalable::LostByCalls;
 
-pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector, vectors};
 pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 
 /// Instructions that make system calls, beside that of the convention.

@@ -15,7 +15,7 @@ use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
-pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector, vectors};
 pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 pub(crate) use super::unlost::LostByCalls;
 pub(crate) use super::waiting::Waiting;

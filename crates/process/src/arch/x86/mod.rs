@@ -5,6 +5,7 @@ pub(super) mod context;
 mod kernel;
 mod sets;
 mod stepping;
+mod vectors;
 
 use super::{Abi, HAS_64BIT, Trapped};
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 pub use kernel::thread_selector;
 pub use sets::{Registers32, Registers64};
+pub use vectors::vectors;
 
 pub(crate) use super::unlost::LostByCalls;
 pub(crate) use super::waiting::Waiting;
