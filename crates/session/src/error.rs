@@ -1,5 +1,6 @@
 //! Everything that can keep a session from being armed or removed, with its text for people.
 
+use crate::live_patch::LivePatchError;
 use crate::select::SelectError;
 use crate::spec::SpecError;
 use std::path::PathBuf;
@@ -86,6 +87,17 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it and what to do.
         reason: String,
+    },
+    /// A function that is not replaced.
+    #[error(transparent)]
+    LivePatch(#[from] LivePatchError),
+    /// The process has ended, or runs another program.
+    #[error(
+        "process {pid} ended, or ran another program, while a library was being loaded; nothing is left to clean up"
+    )]
+    TargetEnded {
+        /// The process.
+        pid: i32,
     },
     /// Anything else that the parts below report.
     #[error(transparent)]

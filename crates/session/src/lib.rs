@@ -8,6 +8,7 @@
 //! | [`files`] | the files that processes run, each read once |
 //! | [`survey`] | where control can arrive in a file |
 //! | [`resolve`] | from patterns to sites |
+//! | [`live_patch`] | a function that is replaced by one of a library |
 //! | [`name`] | what people call a site |
 //! | [`session`] | probes armed in one process, from attaching to removal |
 //! | [`clock`] | from time stamps to nanoseconds |
@@ -49,6 +50,7 @@
 pub mod clock;
 pub mod error;
 pub mod files;
+pub mod live_patch;
 pub mod name;
 pub mod number;
 pub mod outcome;

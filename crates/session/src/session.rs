@@ -31,8 +31,8 @@ use std::sync::Arc;
 use trapless_engine::admit::Runtimes;
 use trapless_engine::spread::both;
 use trapless_engine::{
-    EngineError, FoundSession, Home, Refusal, Removed, ScriptMemory, Serving, Spare, find_sessions,
-    remove_kept,
+    EngineError, FoundSession, Home, LoadMemory, Refusal, Removed, ScriptMemory, Serving, Spare,
+    find_sessions, remove_kept,
 };
 use trapless_isa::Mechanism;
 use trapless_process::launch::{Child, Launched};
@@ -115,15 +115,24 @@ impl Session {
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
         let Asked { allowed, later, run, .. } = &asked;
         let mut sites = sites;
-        let makers = sharing::Makers::find(process, images, &mut sites, later.is_some());
+        let makers = match asked.loads() {
+            true => sharing::Makers::default(),
+            false => sharing::Makers::find(process, images, &mut sites, later.is_some()),
+        };
         let gate = later.map_or(Gate::default(), |_| Gate::find(process, images, &mut sites));
         let follows = later.is_some_and(Kinds::follows) || follows(&sites);
         let wanted = |site: &Site| gate.want(site, makers.want(site, asked.wanted(site)));
         // All code of the process is looked through for it, meanwhile.
-        let (tid_offset, prepared) =
-            both(|| clib::tid_offset(process), || Prepared::new(Some(process), images, sites, follows));
+        let (tid_offset, prepared) = both(
+            || clib::tid_offset(process),
+            || match asked.loads() {
+                true => Prepared::bare(process, images, sites),
+                false => Prepared::new(Some(process), images, sites, follows),
+            },
+        );
         let spare = later.map_or(Spare::default(), |kinds| added::spare(process, asked.wanted_of(kinds)));
         let prepared = prepared?.with_home(Home::New(spare)).with_run(run.clone());
+        let prepared = prepared.with_live_patch(asked.live_patch.clone());
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let asks_in_go = run.as_ref().is_some_and(|run| run.in_go.is_some());
         let threads = match tid_offset {
@@ -219,6 +228,11 @@ impl Session {
     /// ended; the process may do both at the same moment.
     pub fn script(&self) -> Option<ScriptMemory> {
         self.engine.script()
+    }
+
+    /// The words by which a library is loaded, if it is there for that. They can be read when the process has ended.
+    pub(crate) fn load(&self) -> Option<LoadMemory> {
+        self.engine.load()
     }
 
     /// Where the session's memory is in the process.

@@ -70,6 +70,11 @@ impl Image {
         self.mapping.as_ref().map_or(0, |mapping| mapping.inode)
     }
 
+    /// Where its code is mapped.
+    pub fn code(&self) -> &[std::ops::Range<u64>] {
+        &self.code
+    }
+
     /// Whether `file`, which is one of ours, is the one that is mapped, wherever the target sees it: its root may be another one.
     pub fn is_of(&self, process: &Process, file: &Metadata) -> bool {
         // Hardly any is looked at closer.

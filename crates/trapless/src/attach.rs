@@ -4,9 +4,11 @@
 //! of it in one stop. From then on the process runs alone, and a [`Session`] reads what it counts in shared memory.
 
 mod events;
+mod replace;
 mod session;
 
 pub use events::{Ending, Event, Events};
+pub use replace::Replace;
 pub use session::{Session, Summary};
 
 use std::time::Duration;
@@ -14,6 +16,7 @@ use trapless_isa::Mechanism;
 use trapless_process::{Process, StopOptions};
 use trapless_session::error::Error;
 use trapless_session::files::Files;
+use trapless_session::live_patch::LivePatchError;
 use trapless_session::resolve::{self, Kinds, MOST_SITES};
 use trapless_session::session::{Asked, Hold};
 use trapless_session::spec::{Exclusion, Kind, ProbeSpec, Syntax};
@@ -118,6 +121,26 @@ impl Attach {
     pub fn trace_calls(self, pattern: &str, arguments: usize) -> Result<Self, Error> {
         let traced = Some(recorded(arguments)?);
         self.asking(pattern, |_| Kinds { traced, ..Kinds::hits(false, true) })
+    }
+
+    /// Has a function of a shared library called instead: `FILE:FUNCTION`, which the process loads for it. That is armed by itself
+    /// ([`Replace::arm`]).
+    ///
+    /// ```no_run
+    /// let session = trapless::attach(4242)?.replace("./app:slow", "./fix.so:slow_fixed")?.original("slow_original").arm()?;
+    /// std::thread::sleep(std::time::Duration::from_secs(60));
+    /// session.remove()?;
+    /// # Ok::<(), trapless::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The pattern is malformed, or probes were asked for before.
+    pub fn replace(self, function: &str, with: &str) -> Result<Replace, Error> {
+        if !self.probes.is_empty() {
+            return Err(LivePatchError::WithProbes.into());
+        }
+        let function = ProbeSpec::parse(function, self.syntax)?;
+        Ok(Replace::new(self.process, self.images, function, with.to_owned(), self.options))
     }
 
     /// Leaves functions alone that other patterns mean: `FUNCTION` or `MODULE:FUNCTION`.

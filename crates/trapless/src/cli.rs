@@ -9,6 +9,7 @@ pub mod flags;
 pub mod inject;
 mod mechanisms;
 pub mod quick;
+pub mod replace;
 pub mod reporter;
 pub mod script;
 pub mod scripted;

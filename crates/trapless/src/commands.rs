@@ -8,6 +8,7 @@ mod explain;
 mod list;
 mod man;
 mod registers;
+mod replace;
 mod run;
 mod script;
 mod signals;
@@ -34,6 +35,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Run(command) => run::run(&command),
         Command::Typed(command) => typed::run(*command),
         Command::Quick(command, asked) => script::quick(*command, &asked),
+        Command::Replace(command) => replace::run(&command),
         Command::List(listing) => list::run(&listing),
         Command::Explain(listing) => explain::run(&listing),
         Command::Status(processes) => status::run(&processes),

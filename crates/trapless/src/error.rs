@@ -7,6 +7,7 @@ use thiserror::Error;
 use trapless_process::OpenError;
 use trapless_process::launch::LaunchError;
 use trapless_session::error as session;
+use trapless_session::live_patch::LivePatchError;
 use trapless_session::select::SelectError;
 use trapless_session::spec::SpecError;
 
@@ -102,7 +103,7 @@ Exit codes:
   7    the output could not be written
   126  the command was found and could not be run
   127  the command was not found
-  130  interrupted before the command ran, and it never did";
+  130  interrupted before the command ran, and it never did; or before a function was replaced";
 
 impl Error {
     /// Wraps what a part below reports.
@@ -175,6 +176,10 @@ fn session_code(error: &session::Error) -> u8 {
             OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },
         ) => 3,
         session::Error::Open(_) => 4,
+        session::Error::LivePatch(LivePatchError::Names(_)) => 2,
+        session::Error::LivePatch(LivePatchError::Interrupted | LivePatchError::InterruptedLoading) => 130,
+        session::Error::LivePatch(LivePatchError::NotOne { .. }) => 5,
+        session::Error::TargetEnded { .. } => 6,
         session::Error::Select(_) | session::Error::Source { .. } | session::Error::OnlyInlined { .. } => 5,
         _ => 1,
     }

@@ -40,12 +40,13 @@
 
 mod attach;
 
-pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, Session, Summary, attach};
+pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, Replace, Session, Summary, attach};
 pub use trapless_inside::{
     Call, Error as InsideError, Inside, Probe, Replacement, Word, inside, is_possible as inside_is_possible,
 };
 pub use trapless_process::OpenError;
 pub use trapless_session::error::Error;
+pub use trapless_session::live_patch::{BadLibrary, LivePatchError};
 pub use trapless_session::name::{SiteName, Source};
 pub use trapless_session::outcome::{
     Bucket, ChildHits, Collected, Hit, LatencySummary, Losses, LostSite, Note, ProbeSummary, Probed, Skipped,
@@ -75,4 +76,4 @@ pub mod terminal;
 mod whoever;
 
 #[cfg(feature = "cli")]
-use trapless_session::{files, resolve, session, spec, target};
+use trapless_session::{files, live_patch, resolve, session, spec, target};

@@ -24,8 +24,8 @@ use std::io;
 pub use coverage::{Coverage, KeptOut};
 pub use json::JsonLines;
 pub use listing::{
-    ArmedSite, DetachedSession, KeptMemory, ListedLine, ListedModule, ListedSite, ListedUsdt, Row, json_rows,
-    json_rows_after, text_rows,
+    ArmedSite, DetachedSession, KeptMemory, ListedLine, ListedModule, ListedSite, ListedUsdt,
+    ReplacedFunction, RestoredFunction, Row, json_rows, json_rows_after, text_rows,
 };
 pub use losses::{losses, lost, sharing};
 pub use number::{duration, word};

@@ -221,6 +221,7 @@ impl<'i> Prepared<'i> {
             signals: signals::Hooks::default(),
             home: Home::Armed(host),
             run: None,
+            live_patch: None,
             first: session.files.len(),
         }
         .read(follows)

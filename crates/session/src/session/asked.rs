@@ -4,7 +4,7 @@ use crate::name::SiteName;
 use crate::resolve::{Kinds, Site, Sites};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use trapless_engine::{Clause, Script, Wanted};
+use trapless_engine::{Clause, LivePatch, Script, Wanted};
 use trapless_isa::Mechanism;
 use trapless_isa::body::Extra;
 use trapless_isa::detour::MOST_FETCHED;
@@ -21,6 +21,8 @@ pub struct Asked {
     pub run: Option<Arc<Run>>,
     /// Whether hits are counted, too, where there is one.
     pub counts: bool,
+    /// What is done at a function to have another one called, if it is for that.
+    pub live_patch: Option<Arc<LivePatch>>,
 }
 
 /// A script, and which of its bodies are called where.
@@ -123,13 +125,13 @@ pub enum RunAt {
 impl Asked {
     /// To measure what sites ask for, by these mechanisms, at the sites that there are.
     pub fn of(allowed: &[Mechanism]) -> Self {
-        Self { allowed: allowed.to_vec(), later: None, run: None, counts: true }
+        Self { allowed: allowed.to_vec(), later: None, run: None, counts: true, live_patch: None }
     }
 
     /// To call bodies of a script where its clauses say, and measure nothing: by jumps alone, unless other mechanisms are allowed.
     pub fn run(run: Run) -> Self {
         let allowed = vec![Mechanism::Jump, Mechanism::Short];
-        Self { allowed, later: None, run: Some(Arc::new(run)), counts: false }
+        Self { allowed, later: None, run: Some(Arc::new(run)), counts: false, live_patch: None }
     }
 }
 
@@ -199,7 +201,15 @@ pub(super) fn follows(sites: &Sites) -> bool {
 }
 
 impl Asked {
-    pub(super) fn wanted(&self, site: &Site) -> Wanted {
+    /// Whether it is to load a library: then nothing else is touched.
+    pub(crate) fn loads(&self) -> bool {
+        matches!(self.live_patch.as_deref(), Some(LivePatch::Load(_)))
+    }
+
+    pub(crate) fn wanted(&self, site: &Site) -> Wanted {
+        if let Some(LivePatch::Replace(_)) = self.live_patch.as_deref().filter(|_| site.kinds.are_any()) {
+            return Wanted::default();
+        }
         let wanted = Wanted { unwinder: site.unwinder, ..self.wanted_of(site.kinds) };
         let records = site.kinds.traced.is_some() && site.kinds.are_any() && self.run.is_none();
         match records && !site.usdt.is_empty() {

@@ -12,7 +12,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
-use trapless_engine::{Clause, Clauses, Code, Function, Home, Meant, Module, Plan, Request, Role, Wanted};
+use trapless_engine::{
+    Clause, Clauses, Code, Function, Home, LivePatch, Meant, Module, Plan, Request, Role, Wanted,
+};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
@@ -33,6 +35,8 @@ pub struct Prepared<'i> {
     pub(super) home: Home,
     /// The bodies that are called, if any are.
     pub(super) run: Option<Called>,
+    /// What is done at the sites to have another function called, if it is for that.
+    pub(super) live_patch: Option<Arc<LivePatch>>,
     /// The id of the first site.
     pub(super) first: u32,
 }
@@ -93,9 +97,28 @@ impl<'i> Prepared<'i> {
             signals,
             home,
             run: None,
+            live_patch: None,
             first: 0,
         };
         read.read(follows)
+    }
+
+    /// The same with these sites alone: nothing is probed that would show handlers of signals the program, and nothing for unwinders.
+    pub(crate) fn bare(process: &'i Process, images: &'i [Image], sites: Sites) -> Result<Self, Error> {
+        let read = Self {
+            process: Some(process),
+            images,
+            sites,
+            facts: facts::of_process(Some(process), images, false)?,
+            files: BTreeMap::new(),
+            usdt: BTreeMap::new(),
+            signals: signals::Hooks::default(),
+            home: Home::default(),
+            run: None,
+            live_patch: None,
+            first: 0,
+        };
+        read.read(false)
     }
 
     /// Reads the code of the files.
@@ -155,6 +178,15 @@ impl<'i> Prepared<'i> {
         let Some(run) = run else { return self };
         let this = if run.changes_calls() { self.with_functions() } else { self };
         this.calling(run)
+    }
+
+    /// Says what is done at the sites to have another function called.
+    #[must_use]
+    pub(crate) fn with_live_patch(self, live_patch: Option<Arc<LivePatch>>) -> Self {
+        match live_patch {
+            None => self,
+            live_patch => Self { live_patch, ..self.with_functions() },
+        }
     }
 
     fn calling(self, run: Arc<Run>) -> Self {
@@ -289,6 +321,7 @@ impl<'i> Prepared<'i> {
                 operands: notes.map(|notes| notes.operands.as_slice()).or(in_go),
                 semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
                 clauses,
+                live_patch: self.live_patch.as_deref().filter(|_| site.kinds.are_any()),
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
         }

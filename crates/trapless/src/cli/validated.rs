@@ -7,6 +7,7 @@ use super::flags::{
 use super::inject::{InjectFlags, Injection, Moment};
 use super::mechanisms;
 use super::quick::{FilterFlags, Form, GroupFlags, Lines, Quick, Shown, expressions};
+use super::replace::Replace;
 use super::script::Script;
 use super::scripted::script;
 use super::targets::{distinct, target};
@@ -41,6 +42,8 @@ pub enum Command {
     Typed(Box<Run>),
     /// Run with expressions.
     Quick(Box<Run>, Quick),
+    /// Have a function of a library called instead of another.
+    Replace(Replace),
     /// Show what can be probed.
     List(Listing),
     /// Show how sites are probed.
@@ -280,6 +283,7 @@ impl TryFrom<Verb> for Command {
             Verb::Trace(flags) => trace(flags)?,
             Verb::Hist(flags) => hist(flags)?,
             Verb::Inject(flags) => inject(flags)?,
+            Verb::Replace(flags) => Command::Replace(flags.try_into()?),
             Verb::List(flags) => {
                 let (lines, summary) = (flags.lines, flags.summary);
                 let listed = listing(flags.list, !lines)?;

@@ -3,6 +3,7 @@
 use super::flags::{FollowFlags, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
 use super::inject::InjectFlags;
 use super::quick::{FilterFlags, GroupFlags, Linear, Rate};
+use super::replace::ReplaceFlags;
 use super::values;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -28,6 +29,12 @@ pub enum Verb {
     /// Every thousandth malloc fails: inject -p PID 'libc.so.6:malloc' --return 0 --errno ENOMEM --every 1000. The calls that something was done
     /// to are counted. Programs are 64-bit ones, functions follow C's convention, and what is done is up to you: a program may not expect it.
     Inject(InjectFlags),
+    /// Have a function of a library called instead of one of the process, until it is taken back
+    ///
+    /// The library is loaded by a thread of the process that calls the function, when nothing speaks against it: replace -p PID './app:slow'
+    /// --with ./fix.so:slow_fixed. Calls of the function are led to the new one, and it is a function of the same type. Ctrl-C, --duration and
+    /// 'trapless detach' take it back; the library stays loaded. Programs are x86-64 and dynamically linked.
+    Replace(ReplaceFlags),
     /// Show what can be probed, by which mechanism, and why not by a better one
     ///
     /// In a process (-p PID), a command to launch (-- COMMAND), or files: list FILE:FUNCTION, or list FILE and then

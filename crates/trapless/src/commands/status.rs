@@ -70,6 +70,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                         .latency
                         .zip(rate)
                         .map(|(latency, rate)| LatencySummary::of(&latency, rate)),
+                    replaced: site.is_replaced(),
                     records: places.recorded_entries.is_some() || places.recorded_returns,
                 });
             }

@@ -2,6 +2,7 @@
 
 mod held;
 mod offered;
+mod replaced;
 
 use super::table::{Align, Table};
 use serde::Serialize;
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 
 pub use held::{ArmedSite, DetachedSession, KeptMemory};
 pub use offered::{ListedLine, ListedModule, ListedSite, ListedUsdt};
+pub use replaced::{ReplacedFunction, RestoredFunction};
 
 /// Something that is shown as a row of a table or as an object of JSON.
 pub trait Row: Serialize {

@@ -35,6 +35,9 @@ pub struct ArmedSite {
     /// The durations of calls, if they are collected and there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencySummary>,
+    /// Whether another function is called instead, and nothing is counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
     /// Whether calls are recorded one by one, for whoever reads the rings.
     pub records: bool,
 }
@@ -72,8 +75,10 @@ impl Row for ArmedSite {
             let [avg, p99, max] = [times.avg, times.p99, times.max].map(crate::report::duration);
             format!("{avg} on average, 99 % within {p99}, longest {max}")
         });
+        let replaced = self.replaced.then(|| "another function is called instead".to_owned());
         let records = self.records.then(|| "calls are recorded".to_owned());
-        let parts: Vec<_> = [returns, lost, children, latency, records].into_iter().flatten().collect();
+        let parts: Vec<_> =
+            [replaced, returns, lost, children, latency, records].into_iter().flatten().collect();
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
