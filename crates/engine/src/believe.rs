@@ -485,6 +485,59 @@ mod tests {
         assert!(!is_believed(&site, &all));
     }
 
+    #[test]
+    fn a_pointer_is_believed_that_led_to_a_function_and_leads_to_its_original() {
+        let own = Arenas::of(&[header()]);
+        const POINTER: u64 = 0x7002_0008;
+        let site = JournalSite { role: SiteRole::Replaced as u8, return_at: 0, writes: 2, ..jump().site };
+        let pointer = |address: u64, from: u64, to: u64| Entry {
+            site,
+            kind: WriteKind::Pointer,
+            address,
+            original: from.to_le_bytes().to_vec(),
+            patched: to.to_le_bytes().to_vec(),
+        };
+        let is_believed = |site: &JournalSite, pointer: &Entry| {
+            let first = jump();
+            is_of_our_making(site, &[first.write(), pointer.write()], &own, Machine::X86_64)
+        };
+        let ours = pointer(POINTER, SITE, ARENA + 78);
+        assert!(is_believed(&site, &ours));
+        // Ahead of the site may stand what stays at the entry.
+        assert!(is_believed(&site, &pointer(POINTER, SITE - 4, ARENA + 78)));
+        for (what, other) in [
+            ("leads out of the detour", pointer(POINTER, SITE, ARENA + 128)),
+            ("leads ahead of it", pointer(POINTER, SITE, ARENA + 63)),
+            ("led elsewhere", pointer(POINTER, SITE + 1, ARENA + 78)),
+            ("led far away", pointer(POINTER, SITE - 65, ARENA + 78)),
+            ("is not aligned", pointer(POINTER + 4, SITE, ARENA + 78)),
+            ("is shorter", Entry { original: vec![0; 4], patched: vec![1; 4], ..ours.clone() }),
+            ("is none", Entry { kind: WriteKind::Turn, ..ours.clone() }),
+        ] {
+            assert!(!is_believed(&site, &other), "{what}");
+        }
+        let plain = JournalSite { role: SiteRole::Plain as u8, ..site };
+        assert!(!is_believed(&plain, &ours), "of a site where nothing is replaced");
+        assert!(
+            !is_of_our_making(&site, &[ours.write(), jump().write()], &own, Machine::X86_64),
+            "it is first"
+        );
+    }
+
+    #[test]
+    fn a_pointer_lies_in_data_and_all_else_in_code() {
+        let text = b"70010000-70011000 r-xp 00000000 00:00 0 \n70020000-70021000 rw-p 00000000 00:00 0 \n70030000-70031000 rw-s 00000000 00:00 0 \n70040000-70041000 r--p 00000000 00:00 0 \n";
+        let maps = trapless_process::parse_maps(text).unwrap();
+        let arenas = Arenas::of(&[header()]);
+        let lies = |address, kind| {
+            let write = Write { address, kind, original: &[0; 8], patched: &[1; 8] };
+            is_where_code_is(&write, &maps, &arenas)
+        };
+        let places = [0x7001_0010, 0x7002_0010, 0x7003_0010, 0x7004_0010];
+        assert_eq!(places.map(|at| lies(at, WriteKind::Pointer)), [false, true, false, false]);
+        assert_eq!(places.map(|at| lies(at, WriteKind::Branch)), [true, false, false, false]);
+    }
+
     /// The write of a site that traps.
     fn trap_write(site: &JournalSite) -> Entry {
         Entry { site: *site, ..trap() }
@@ -513,7 +566,7 @@ mod tests {
             (jump(), |e| e.site.trap = 5),
             (jump(), |e| e.site.trap = 1),
             (jump(), |e| e.kind = WriteKind::Breakpoint),
-            (jump(), |e| e.site.role = 5),
+            (jump(), |e| e.site.role = 6),
             (jump(), |e| e.site.ahead = 7),
             (jump(), |e| e.site.copy = 1),
             (jump(), |e| e.site.detour = 0),

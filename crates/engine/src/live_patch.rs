@@ -57,6 +57,9 @@ pub struct Load {
     pub symbol: Vec<u8>,
     /// Code that a thread may not be in while it loads.
     pub apart: Vec<Apart>,
+    /// The process's unwind tables ([`trapless_wire::unwind`]), by which frames are told from what calls have left behind; none where they are
+    /// too large.
+    pub unwind: Option<Arc<[u8]>>,
 }
 
 /// Code that a thread may not be in while it loads a library.

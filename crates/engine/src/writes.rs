@@ -146,7 +146,7 @@ mod tests {
     use bytemuck::Zeroable;
     use trapless_process::Pid;
     use trapless_testing::Idle;
-    use trapless_wire::{JournalSite, MAX_WRITE, SiteState};
+    use trapless_wire::{JournalSite, MAX_WRITE, SiteRole, SiteState};
 
     const LENGTH: usize = 4 * 4096;
 
@@ -318,6 +318,30 @@ mod tests {
         let taken = TakenOut { restored: 1, left: 0, covered: false };
         assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
         assert!(text.is_original());
+    }
+
+    #[test]
+    fn what_the_program_has_stored_in_a_pointer_stays_and_covers_nothing() {
+        let text = Text::new();
+        let mut journal = Journal::default();
+        let (state, role) = (SiteState::Planned as u8, SiteRole::Replaced as u8);
+        let site = JournalSite { site: 1, state, role, ..JournalSite::zeroed() };
+        let write = |offset, kind| Write {
+            address: text.at(offset),
+            kind,
+            original: &[0x90; 8],
+            patched: &[0x11; 8],
+        };
+        journal.push(site, &[write(100, WriteKind::Branch), write(2000, WriteKind::Pointer)]).unwrap();
+        assert_eq!(put_in(&text.process, &journal).unwrap(), []);
+        assert_eq!([100, 2000].map(|at| text.read(at, 8)), [[0x11; 8]; 2]);
+        text.write(2000, &[0x22; 8]);
+        let restored = TakenOut { restored: 1, left: 0, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), restored);
+        assert_eq!((text.read(100, 8), text.read(2000, 8)), (vec![0x90; 8], vec![0x22; 8]));
+        // Where it led elsewhere, nothing is put in.
+        assert_eq!(put_in(&text.process, &journal).unwrap(), [0]);
+        assert_eq!(text.read(100, 8), [0x90; 8]);
     }
 
     #[test]

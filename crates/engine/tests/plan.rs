@@ -154,6 +154,7 @@ fn request(id: u32, function: Function<'_>, address: u64, wanted: Wanted) -> Req
         semaphores: &[],
         operands: None,
         clauses: Clauses::default(),
+        live_patch: None,
         unread: None,
         meant: Meant::Calls,
     }

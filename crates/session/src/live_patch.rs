@@ -26,6 +26,7 @@ use crate::resolve::{self, Kinds, Site, Sites};
 use crate::session::{Asked, Hold, Prepared, Session};
 use crate::spec::{Kind, Location, ProbeSpec};
 use crate::target::{self, Image};
+use crate::unwind::Unwinding;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -41,6 +42,9 @@ const CATCHING: [Mechanism; 3] = [Mechanism::Boost, Mechanism::Emulate, Mechanis
 
 /// What leads calls elsewhere.
 const LEADING: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
+
+/// The most that unwind tables may take.
+const MOST_TABLES: u64 = 256 << 20;
 
 /// How often it is looked whether a library is loaded.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
@@ -173,7 +177,11 @@ impl<'a> LivePatch<'a> {
     /// # Errors
     /// No call came in which it could be loaded, or it could not. Nothing is patched, and nothing is left.
     pub fn load(&self, wait: Duration, is_ended: &dyn Fn() -> bool) -> Result<InProcess, Error> {
-        let asked = self.asked(trapless_engine::LivePatch::Load(self.load.clone()), &CATCHING);
+        // Made while the process runs. Where there is no room for all of them, words on a stack count that only look like frames.
+        let unwinding = Unwinding::new(self.process, self.images, MOST_TABLES)?;
+        let load = Load { unwind: Some(unwinding.bytes().into()), ..self.load.clone() };
+        drop(unwinding);
+        let asked = self.asked(trapless_engine::LivePatch::Load(load), &CATCHING);
         let hold = Hold::Stop(self.options.clone());
         let session = Session::attach(self.process, self.images, self.sites(), asked, hold)?;
         let memory = session.load().ok_or(LivePatchError::Interrupted)?;

@@ -96,6 +96,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             semaphores: &[],
             operands: None,
             clauses: Default::default(),
+            live_patch: None,
             unread: None,
             meant: Meant::Calls,
         })

@@ -7,32 +7,44 @@
 //! - a return address into the loader or the allocator, which may have called the function while their data were half changed;
 //! - too little room below, or a stack of which it is not known how much there is.
 //!
-//! A word is taken for a return address if it leads behind a call instruction in such code. It may have been left there by a call that is long over:
-//! then the call is let pass for nothing, and the next one is looked at. Nothing but this thread stands meanwhile, and what others do is not
+//! A word is taken for a return address if it leads behind a call instruction in such code. It may have been left there by a call that is long over,
+//! as the loader's own is that has started the program, in a buffer of `main`. So where there is such a word the stack is walked by the process's unwind
+//! tables. If they tell of each frame up to the outermost one, then the frames' return addresses are all that there are. Else, as where some code has no table
+//! and only a frame pointer could lead on, the word counts: the call is let pass, perhaps for nothing, and the next one is looked at. Nothing but this thread stands meanwhile, and what others do is not
 //! asked: a lock that they hold is waited for.
 
 use crate::live_patch::{Apart, LoadWords};
 use crate::{Blueprint, LivePatch, Load, Passed, Region, target};
 use std::cell::Cell;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 use trapless_isa::{Flow, Isa};
 use trapless_process::{
     Interrupted, Mapping, Mappings, Process, ReadRange, Registers, RemoteAddr, Tid, trace::Tracer,
 };
 use trapless_wire::Header;
+use trapless_wire::unwind::{self, Tables};
 
 /// A library that is loaded by the next thread that may.
 pub(super) struct Loading<'a> {
     load: &'a Load,
     words: LoadWords<'a>,
     is_sent: Cell<bool>,
+    /// The last call that was let pass: why, when it had been looked at, and how long that took.
+    last: Cell<Option<(Passed, Instant, Duration)>>,
 }
+
+/// So many times as long as a look took, calls are let pass without one: a program that makes many of them is not to spend its time with it.
+const PAUSE: u32 = 4;
 
 /// How much is read at a time.
 const PIECE: u64 = 64 << 10;
 
 /// The kernel keeps so much free below a stack that grows (`stack_guard_gap`, 256 pages), and thinks more of it the larger pages are.
 const GUARD_GAP: u64 = 1 << 20;
+
+/// A stack of more frames is not walked to its end.
+const MOST_FRAMES: u32 = 1 << 14;
 
 /// The longest call instruction, with prefixes.
 const LONGEST_CALL: usize = 8;
@@ -44,7 +56,12 @@ impl<'a> Loading<'a> {
             Some(LivePatch::Load(load)) => Some(load),
             _ => None,
         })?;
-        Some(Self { load, words: LoadWords::of(region, header), is_sent: Cell::new(false) })
+        Some(Self {
+            load,
+            words: LoadWords::of(region, header),
+            is_sent: Cell::new(false),
+            last: Cell::new(None),
+        })
     }
 
     /// Whether a thread was sent.
@@ -57,23 +74,34 @@ impl<'a> Loading<'a> {
         if self.is_sent() {
             return false;
         }
+        let since = Instant::now();
+        if let Some((passed, at, took)) = self.last.get()
+            && since.duration_since(at) < PAUSE * took
+        {
+            self.words.count(passed);
+            return false;
+        }
         let may_load = match tracer.is_adopted(tid) {
             true => Err(Passed::Child),
-            false => may_load(tracer.process(), tid, registers, &self.load.apart),
+            false => may_load(tracer.process(), tid, registers, self.load),
         };
         match may_load {
             Ok(()) => {
                 self.words.send();
                 self.is_sent.set(true);
             }
-            Err(passed) => self.words.count(passed),
+            Err(passed) => {
+                let now = Instant::now();
+                self.last.set(Some((passed, now, now.duration_since(since))));
+                self.words.count(passed);
+            }
         }
         self.is_sent()
     }
 }
 
 /// Whether a thread that stands at the entry of a function may load a library.
-fn may_load(process: &Process, tid: Tid, registers: &Registers, apart: &[Apart]) -> Result<(), Passed> {
+fn may_load(process: &Process, tid: Tid, registers: &Registers, load: &Load) -> Result<(), Passed> {
     let maps = process.maps().map_err(|_| Passed::Unread)?;
     let stack = Stack::of(process, &maps, tid, registers)?;
     if stack.room < Load::ROOM {
@@ -82,7 +110,9 @@ fn may_load(process: &Process, tid: Tid, registers: &Registers, apart: &[Apart])
     if stack.in_use.end - stack.in_use.start > Load::MOST_OF_STACK {
         return Err(Passed::Depth);
     }
-    let (isa, word) = (target::isa(process), process.word_size());
+    let (isa, word, apart) = (target::isa(process), process.word_size(), &load.apart);
+    // Why it may not, if some word is what it looks like.
+    let mut doubt = None;
     let mut buffer = vec![0; (PIECE + Interrupted::SPAN) as usize];
     for start in stack.in_use.clone().step_by(PIECE as usize) {
         // A context that begins in this piece may end in the next.
@@ -99,13 +129,66 @@ fn may_load(process: &Process, tid: Tid, registers: &Registers, apart: &[Apart])
         }
         for bytes in read[..length.min(PIECE as usize)].as_chunks().0 {
             let value = u64::from_le_bytes(*bytes);
-            let Some(found) = apart.iter().find(|apart| leads_into(&apart.code, value)) else { continue };
+            let Some(why) = why_not_in(apart, value).filter(|_| doubt.is_none()) else { continue };
             if is_behind_call(process, isa, value)? {
-                return Err(found.why);
+                doubt = Some(why);
             }
         }
     }
-    Ok(())
+    match doubt {
+        None => Ok(()),
+        Some(doubt) => match frames(process, registers, load) {
+            Some(frames) => frames.iter().find_map(|frame| why_not_in(apart, *frame)).map_or(Ok(()), Err),
+            None => Err(doubt),
+        },
+    }
+}
+
+/// Why a thread may not load that comes back to this address, if it may not.
+fn why_not_in(apart: &[Apart], address: u64) -> Option<Passed> {
+    apart.iter().find(|apart| leads_into(&apart.code, address)).map(|apart| apart.why)
+}
+
+/// The return addresses of all frames of a thread that stands at the entry of a function; `None` where the tables do not tell of each of them.
+fn frames(process: &Process, registers: &Registers, load: &Load) -> Option<Vec<u64>> {
+    /// DWARF's numbers of the registers that a walk follows (System V ABI for x86-64, figure 3.36).
+    const RBX: u8 = 3;
+    const RBP: u8 = 6;
+    let tables = Tables::new(load.unwind.as_deref()?).ok()?;
+    let start = unwind::Registers {
+        pc: registers.ip_value(),
+        sp: registers.sp_value(),
+        fp: registers.by_dwarf(RBP),
+        bp: registers.by_dwarf(RBX),
+        ..unwind::Registers::default()
+    };
+    let read = |address| {
+        let mut word = [0; 8];
+        process.load(RemoteAddr(address), &mut word).is_ok().then_some(u64::from_le_bytes(word))
+    };
+    let mut frames = Vec::new();
+    let walked = unwind::walk(
+        &tables,
+        start,
+        unwind::Place::Entry,
+        unwind::Method::Rows,
+        MOST_FRAMES,
+        read,
+        |_, found| found,
+        |frame| frames.push(frame),
+    );
+    // What a frame pointer leads to may be any frame further out.
+    let is_told = |frame: &u64| {
+        let rule = tables.rule(frame.wrapping_sub(1));
+        let is_rule = |rule: unwind::Rule| {
+            matches!(rule.kind(), unwind::Kind::Frame | unwind::Kind::End)
+                && rule.flags & (unwind::Rule::STACK_LOST | unwind::Rule::INTERRUPTED) == 0
+        };
+        rule.is_some_and(is_rule)
+    };
+    let callers = frames.get(1..)?;
+    let is_whole = walked.ended == unwind::Ended::Outermost && callers.iter().all(is_told);
+    is_whole.then(|| callers.to_vec())
 }
 
 /// A call at the end of it returns to the address behind.

@@ -29,6 +29,8 @@ mod fuzz;
 mod landings;
 mod libraries;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod loading;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod machine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod narrow;

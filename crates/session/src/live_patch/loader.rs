@@ -133,6 +133,7 @@ pub(super) fn load(process: &Process, images: &[Image], path: &Path, symbol: &st
         path: path.as_os_str().as_bytes().to_vec(),
         symbol: symbol.as_bytes().to_vec(),
         apart: apart(process, images, &interfaces)?,
+        unwind: None,
     })
 }
 

@@ -56,6 +56,8 @@ mod read_by_others;
 mod recipes;
 mod refused;
 mod removed_inside;
+mod replace;
+mod replace_refused;
 mod returns;
 mod runtimes;
 mod sanitizers;

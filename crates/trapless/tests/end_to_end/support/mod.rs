@@ -8,6 +8,7 @@ pub mod assembly;
 pub mod family;
 pub mod live;
 pub mod park;
+pub mod replacing;
 pub mod schema;
 pub mod spinners;
 pub mod text;
