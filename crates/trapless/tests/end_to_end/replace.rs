@@ -41,7 +41,10 @@ fn results_go_from_old_to_new_and_back_under_eight_threads_and_the_original_can_
     text::eventually_nothing_is_left(pid);
     // With the library there, all code is what it was.
     let all = target.text();
-    while_called(&mut target, "c41", || Replaced::by_pid(pid, "changing:slow", &with).interrupt());
+    let more = ["--original", "slow_original"];
+    while_called(&mut target, "c41", || {
+        Replaced::by_pid_with(pid, "changing:slow", &with, &more).interrupt()
+    });
     text::eventually_nothing_is_left(pid);
     all.assert_restored(pid);
 }
@@ -225,11 +228,14 @@ fn a_program_of_musl_is_served_by_its_own_loader() {
     }
     const MUSL: &str = r#"
 #include <stdio.h>
+#include <string.h>
 __attribute__((noinline, noclone)) long slow(long x) { __asm__ volatile("nop\nnop\nnop"); return x + 1; }
+/* Its loader keeps a pointer to where it has been on the stack: what it has left there is to be overwritten. */
+__attribute__((noinline, noclone)) void overwrite(void) { char all[1 << 16]; memset(all, 0, sizeof all); __asm__ volatile("" :: "r"(all) : "memory"); }
 int main(void) {
     char line[64];
     printf("ready\n"); fflush(stdout);
-    while (fgets(line, sizeof line, stdin)) { printf("%ld\n", slow(41)); fflush(stdout); }
+    while (fgets(line, sizeof line, stdin)) { printf("%ld\n", slow(41)); fflush(stdout); overwrite(); }
 }
 "#;
     let built = Program::try_build("musl-gcc", "musl", MUSL, &[]);
@@ -247,6 +253,7 @@ int main(void) {
     let replaced = while_called(&mut target, "", || Replaced::by_pid(pid, "musl:slow", &with));
     assert_eq!(ask(&mut target, ""), "1042");
     replaced.interrupt();
+    assert_eq!(ask(&mut target, ""), "42");
     assert_eq!(ask(&mut target, ""), "42");
     text::eventually_nothing_is_left(pid);
 }
@@ -278,14 +285,7 @@ void ping_fixed(void *client) { addReplyBulkCString(client, "FIXED"); }
     };
     assert_eq!(ping(), "+PONG");
     let with = of(fix.path(), "ping_fixed");
-    let replaced = std::thread::scope(|scope| {
-        let worker = scope.spawn(|| Replaced::by_pid(pid, "redis-server:pingCommand", &with));
-        while !worker.is_finished() {
-            ping();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        worker.join().unwrap()
-    });
+    let replaced = while_done(|| _ = ping(), || Replaced::by_pid(pid, "redis-server:pingCommand", &with));
     assert_eq!(ping(), "FIXED");
     replaced.interrupt();
     assert_eq!(ping(), "+PONG");

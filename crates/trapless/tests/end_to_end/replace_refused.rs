@@ -194,17 +194,13 @@ fn calls_on_whose_stack_something_is_under_way_are_let_pass() {
     // Each is loaded once: so there is a copy for each call.
     let dir = tempfile::tempdir().unwrap();
     let mut copies = 0;
-    let ran = std::thread::scope(|scope| {
-        let worker = scope.spawn(|| replace(pid, "loading:slow", &with, &["--wait", "0.5"]));
-        while !worker.is_finished() {
-            copies += 1;
-            let copy = dir.path().join(format!("{copies}.so"));
-            std::fs::copy(calls.path(), &copy).unwrap();
-            assert_eq!(ask(&mut target, &format!("l{}", copy.display())), "1");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        worker.join().unwrap()
-    });
+    let load = || {
+        copies += 1;
+        let copy = dir.path().join(format!("{copies}.so"));
+        std::fs::copy(calls.path(), &copy).unwrap();
+        assert_eq!(ask(&mut target, &format!("l{}", copy.display())), "1");
+    };
+    let ran = while_done(load, || replace(pid, "loading:slow", &with, &["--wait", "0.5"]));
     refused(&target, &ran, 1, &["the dynamic loader was at work below it"]);
     text::eventually_nothing_is_left(pid);
 }

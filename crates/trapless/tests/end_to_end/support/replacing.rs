@@ -5,6 +5,7 @@ use super::{Program, Target};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Does what lines of its input say, and answers each by a line.
 pub const PROGRAM: &str = r#"
@@ -21,7 +22,7 @@ pub const PROGRAM: &str = r#"
 #define APART __attribute__((noinline, noclone))
 APART long slow(long x) { __asm__ volatile("nop\nnop\nnop"); return x + 1; }
 APART long rec(long n) { __asm__ volatile(""); return n ? rec(n - 1) + 1 : 0; }
-APART void one(void) { }
+APART void one(void) { __asm__ volatile(""); }
 long ones;
 static volatile int stop;
 static struct { long old, new, odd, back; } all;
@@ -128,7 +129,7 @@ pub fn library(name: &str, source: &str, flags: &[&str]) -> Program {
 
 /// The program, whose symbols libraries find.
 pub fn program(name: &str) -> Program {
-    Program::build(name, PROGRAM, &["-rdynamic", "-ldl"])
+    Program::build(name, PROGRAM, &["-rdynamic", "-ldl", "-falign-functions=16"])
 }
 
 /// What names a library's function.
@@ -232,18 +233,30 @@ pub fn ask(target: &mut Target, line: &str) -> String {
     target.line()
 }
 
-/// Has the program ask itself meanwhile, as long as `work` takes: a library is loaded at a call.
-pub fn while_called<T>(target: &mut Target, line: &str, work: impl FnOnce() -> T + Send) -> T
-where
-    T: Send,
-{
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(work);
-        while !worker.is_finished() {
-            ask(target, line);
-            std::thread::sleep(std::time::Duration::from_millis(1));
+/// Asks the program all the time while `work` is done, on this thread, which the tool ends with: a library is loaded at a call.
+pub fn while_called<T>(target: &mut Target, line: &str, work: impl FnOnce() -> T) -> T {
+    while_done(|| _ = ask(target, line), work)
+}
+
+/// Does `again` all the time while `work` is done.
+pub fn while_done<T>(mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
+    /// Whoever panics is done as well.
+    struct Done<'d>(&'d AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
         }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = Done(&is_done);
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                again();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        work()
     })
 }
 
