@@ -106,7 +106,7 @@ impl<'a> LivePatch<'a> {
             return Err(LivePatchError::Seccomp(pid).into());
         }
         let path = library.path_in(process)?;
-        let load = loader::load(process, images, &path, library.function())?;
+        let load = loader::load(process, images, &path, &library)?;
         let this = Self { process, images, site, function, library, path, load, options };
         let replacement = Replacement { with: function, original: None };
         this.judge(trapless_engine::LivePatch::Replace(replacement), &LEADING)?;

@@ -170,10 +170,10 @@ fn read(
     let dynamic = dynamic.ok_or(BadLibrary::OtherKind)?.map_err(damaged("its dynamic section"))?;
     let flags = dynamic.iter().find(|entry| entry.d_tag(endian) == elf::DT_FLAGS_1);
     let flags = flags.map_or(0, |entry| entry.d_val(endian));
-    if flags & u64::from(elf::DF_1_PIE.0) != 0 {
+    if flags & elf::DF_1_PIE.0 != 0 {
         return Err(BadLibrary::Program);
     }
-    if flags & u64::from(elf::DF_1_NOOPEN.0) != 0 {
+    if flags & elf::DF_1_NOOPEN.0 != 0 {
         return Err(BadLibrary::NoOpen);
     }
     let symbols = Symbols::read(header, endian, bytes)?;

@@ -1,6 +1,7 @@
 //! The loader of a process: by which functions is a library loaded, and in which code may a thread not be meanwhile?
 
 use super::error::LivePatchError;
+use super::library::Library;
 use crate::error::Error;
 use crate::target::Image;
 use std::ops::Range;
@@ -98,11 +99,25 @@ fn is_loader(name: &str) -> bool {
     !is_musl(name) && (name.starts_with("ld-linux") || name == "ld.so.1" || name.starts_with("ld-2."))
 }
 
-/// How a process loads the library that it sees at `path`, to find `symbol` in it.
+/// The library's path for the process's loader, which takes what it has loaded by the very same one for it (glibc), though the file may have been built
+/// anew since. So it is spelled in another way each time: whatever was loaded by the others stays.
+fn spelled(process: &Process, images: &[Image], path: &Path, library: &Library) -> Vec<u8> {
+    let is_another =
+        |image: &&Image| Path::new(&image.path) == path && !image.is_of(process, library.metadata());
+    let others = images.iter().filter(is_another).count();
+    [b"/.".repeat(others), path.as_os_str().as_bytes().to_vec()].concat()
+}
+
+/// How a process loads the library that it sees at `path`, to find its function there.
 ///
 /// # Errors
 /// It cannot, or its files cannot be read.
-pub(super) fn load(process: &Process, images: &[Image], path: &Path, symbol: &str) -> Result<Load, Error> {
+pub(super) fn load(
+    process: &Process,
+    images: &[Image],
+    path: &Path,
+    library: &Library,
+) -> Result<Load, Error> {
     let pid = process.pid().0;
     let is_interface = |image: &&Image| has_interface(image.name()) || is_old_glibc(image.name());
     let interfaces = images.iter().filter(is_interface).map(|image| Loaded::of(process, image));
@@ -130,8 +145,8 @@ pub(super) fn load(process: &Process, images: &[Image], path: &Path, symbol: &st
         errno: find("__errno_location")?,
         cancel,
         vectors: vectors().map_err(Error::other)?,
-        path: path.as_os_str().as_bytes().to_vec(),
-        symbol: symbol.as_bytes().to_vec(),
+        path: spelled(process, images, path, library),
+        symbol: library.function().as_bytes().to_vec(),
         apart: apart(process, images, &interfaces)?,
         unwind: None,
     })

@@ -49,6 +49,30 @@ fn results_go_from_old_to_new_and_back_under_eight_threads_and_the_original_can_
     all.assert_restored(pid);
 }
 
+/// As whoever works on a fix does. The loader takes a library for that which it has loaded by the same path.
+#[test]
+fn a_library_that_was_built_anew_is_loaded_anew() {
+    let program = program("rebuilt");
+    let mut target = program.start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fix.so");
+    for round in 1..=4 {
+        let source = format!("long slow_fixed(long x) {{ return x + {round}000; }}");
+        let built = library("fix.so", &source, &[]);
+        // A file of its own, in the place of the last one.
+        std::fs::copy(built.path(), dir.path().join("new")).unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        for _ in 0..2 {
+            let (pid, with) = (target.pid(), of(&path, "slow_fixed"));
+            let replaced = while_called(&mut target, "c1", || Replaced::by_pid(pid, "rebuilt:slow", &with));
+            assert_eq!(ask(&mut target, "c41"), format!("{}", 41 + 1000 * round));
+            assert_eq!(replaced.interrupt()["restored"], true);
+            assert_eq!(ask(&mut target, "c41"), "42", "round {round}");
+        }
+    }
+    text::eventually_nothing_is_left(target.pid());
+}
+
 #[test]
 fn a_dry_run_changes_nothing() {
     let (program, fix) = (program("dry"), library("fix.so", LIBRARY, &[]));
