@@ -47,6 +47,7 @@ Examples:
   trapless count -p 4242 'libc.so.6:malloc' --where 'arg0 > 64k' --by 'ustack(5)'
   trapless hist -p 4242 'libc.so.6:malloc' arg0
   trapless count /usr/bin/redis-server:processCommand
+  trapless replace -p 4242 './app:slow' --with ./fix.so:slow_fixed
   trapless list -p 4242 'libssl:SSL_*'
   trapless -p 4242 -e 'uprobe:libc.so.6:malloc { @ = hist(arg0); }'
   trapless explain ./bin:function";

@@ -1,10 +1,11 @@
 //! What the processor has beyond the low halves of vector registers, as far as the kernel saves it.
 
-use crate::arch::{LongVectors, Vectors};
+use crate::arch::Vectors;
 
 /// That of this machine.
 #[cfg(target_arch = "x86_64")]
 pub fn vectors() -> Vectors {
+    use crate::arch::LongVectors;
     use std::arch::x86_64::{__cpuid_count, _xgetbv};
     /// x87 and tiles are not a C function's to change; protection keys are the program's own.
     const COMPONENTS: u32 = 0b1110_0100;
