@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use trapless_engine::admit::Runtime;
-use trapless_engine::{Load, LoadMemory, Loaded, Refusal, Replacement};
+use trapless_engine::{FoundSession, Load, LoadMemory, Loaded, Refusal, Replacement, find_sessions};
 use trapless_isa::Mechanism;
 use trapless_isa::loader::Stage;
 use trapless_process::{Process, RemoteAddr, Seccomp, StopOptions};
@@ -45,6 +45,9 @@ const LEADING: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
 
 /// The most that unwind tables may take.
 const MOST_TABLES: u64 = 256 << 20;
+
+/// So near to a function's first byte begins what a jump at its entry displaces.
+const AT_ENTRY: u64 = 16;
 
 /// How often it is looked whether a library is loaded.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
@@ -168,6 +171,14 @@ impl<'a> LivePatch<'a> {
     }
 
     fn refused(&self, refusal: &Refusal) -> Error {
+        let is_left = |session: &FoundSession| {
+            let mut sites = session.journal.planned();
+            !session.has_owner() && sites.any(|site| site.site.abs_diff(self.function) < AT_ENTRY)
+        };
+        let found = find_sessions(self.process).unwrap_or_default();
+        if *refusal == Refusal::Modified && found.iter().any(is_left) {
+            return LivePatchError::LeftBehind { function: self.name(), pid: self.process.pid().0 }.into();
+        }
         let reason = Why::from(refusal).reason;
         Error::NothingProbed { sites: 1, example: self.name(), reason, trap_would_help: false }
     }

@@ -72,6 +72,16 @@ pub enum LivePatchError {
         /// What it sees there.
         what: &'static str,
     },
+    /// What was armed there by a tool that was killed.
+    #[error(
+        "an interrupted run has left {function} patched in process {pid}: take that out with trapless detach -p {pid}, and then try again"
+    )]
+    LeftBehind {
+        /// The function.
+        function: String,
+        /// The process.
+        pid: i32,
+    },
     /// Nobody called the function.
     #[error(
         "nobody called {function} for {}: a library is loaded at a call of the function that is replaced. Give it more time with --wait SECONDS", seconds(*.waited)

@@ -176,6 +176,8 @@ long slow_fixed(long x) { return x + 1001; }
     let row = status.iter().find(|row| row["function"] == "slow").unwrap_or_else(|| panic!("{status:?}"));
     Schema::read().check(row);
     assert_eq!((&row["replaced"], &row["owner"]), (&true.into(), &tool.into()), "{row}");
+    let again = replace(pid, "patient:slow", &with, &["--dry-run"]);
+    again.assert_refused(1, &["an interrupted run has left patient:slow patched", "trapless detach"]);
     detach(pid);
     assert_eq!(ask(&mut target, "c41"), "42");
     assert_eq!(target.read(target.address(SLOW), 64), before);

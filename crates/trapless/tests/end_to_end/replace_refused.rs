@@ -205,6 +205,32 @@ fn calls_on_whose_stack_something_is_under_way_are_let_pass() {
     text::eventually_nothing_is_left(pid);
 }
 
+/// What is loaded by then has unwind tables: so it is the frames that tell, and not words that are left of calls long over.
+#[test]
+fn a_call_below_the_loader_is_let_pass_where_the_whole_stack_can_be_walked() {
+    const CALLS: &str =
+        "extern long slow(long);\n__attribute__((destructor)) static void end(void) { slow(1); }";
+    let (program, fix) = (program("unloading"), library("fix.so", LIBRARY, &[]));
+    let calls = library("calls.so", CALLS, &[]);
+    let mut target = program.start(&[]);
+    let (pid, with, dir) = (target.pid(), of(fix.path(), "slow_fixed"), tempfile::tempdir().unwrap());
+    for number in 0..60 {
+        let copy = dir.path().join(format!("{number}.so"));
+        std::fs::copy(calls.path(), &copy).unwrap();
+        assert_eq!(ask(&mut target, &format!("k{}", copy.display())), "1");
+    }
+    let unload = || {
+        ask(&mut target, "u");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let ran = while_done(unload, || replace(pid, "unloading:slow", &with, &["--wait", "0.5"]));
+    refused(&target, &ran, 1, &["the dynamic loader was at work below it"]);
+    // The same thread may load where it does not come from there, whatever is left on its stack.
+    let replaced = while_called(&mut target, "c1", || Replaced::by_pid(pid, "unloading:slow", &with));
+    replaced.interrupt();
+    text::eventually_nothing_is_left(pid);
+}
+
 #[test]
 fn a_function_that_the_allocator_calls_is_not_where_a_library_is_loaded() {
     const OWN: &str = r#"

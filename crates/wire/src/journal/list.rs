@@ -336,7 +336,7 @@ mod tests {
             JournalWrite { length: 11, ..sound },
             JournalWrite { length: MAX_WRITE as u16 + 1, bytes: 0, ..sound },
             JournalWrite { kind: 0, ..sound },
-            JournalWrite { kind: 5, ..sound },
+            JournalWrite { kind: 6, ..sound },
         ] {
             assert_eq!(forged.shape(&sizes, 3), None, "{forged:?}");
         }

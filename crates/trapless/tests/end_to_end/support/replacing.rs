@@ -43,6 +43,8 @@ static void *work(void *unused) {
     pthread_mutex_unlock(&lock);
     return unused;
 }
+static void *handles[64];
+static int held;
 static volatile long handled;
 static void handle(int signal) { handled = slow(signal); }
 static char another[1 << 20];
@@ -88,6 +90,8 @@ int main(void) {
             break;
         }
         case 'l': printf("%d", dlopen(line + 1, RTLD_NOW) != 0); break;
+        case 'k': printf("%d", (handles[held] = dlopen(line + 1, RTLD_NOW)) && ++held); break;
+        case 'u': printf("%d", held && !dlclose(handles[--held])); break;
         case 'p': {
             void *library = dlopen(line + 1, RTLD_NOW | RTLD_NOLOAD);
             void **pointer = library ? dlsym(library, "slow_original") : 0;
