@@ -76,7 +76,8 @@ struct Query {
 }
 
 /// `_IOWR('f', 17, struct procmap_query)`
-const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+const PROCMAP_QUERY: libc::Ioctl =
+    (3u32 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17) as libc::Ioctl;
 
 /// The mapping of a file that an address is in; `None` where the kernel does not tell, or it is in none.
 fn mapped_at(address: u64) -> Option<Mapped> {
