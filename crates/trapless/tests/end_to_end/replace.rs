@@ -136,7 +136,7 @@ fn a_killed_tool_leaves_a_library_that_is_loaded_in_its_own_time() {
 #include <unistd.h>
 __attribute__((constructor)) static void begin(void) {
     printf("constructing\n"); fflush(stdout);
-    for (int i = 0; i < 15; i++) usleep(100000);
+    for (int i = 0; i < 40; i++) usleep(100000);
     printf("constructed\n"); fflush(stdout);
 }
 long slow_fixed(long x) { return x + 1001; }
