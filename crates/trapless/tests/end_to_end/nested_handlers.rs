@@ -71,7 +71,14 @@ static void body(void) {
         calls++;
     }
 }
-static void *start(void *nothing) { body(); return nothing; }
+/* Whatever the thread that has made it blocks. */
+static void *start(void *nothing) {
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    body();
+    return nothing;
+}
 static void *map(void) { return mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
 static void *memory(const char *place) { return strcmp(place, "heap") ? map() : malloc(SIZE); }
 static void handle(int signal, void (*handler)(int), int flags) {
@@ -103,10 +110,11 @@ int main(int argc, char **argv) {
     if (!strcmp(calls_on, "own")) start(NULL);
     if (!strcmp(calls_on, "thread")) {
         pthread_t thread;
-        pthread_create(&thread, NULL, start, NULL);
         sigset_t all;
         sigfillset(&all);
+        /* Ahead of the calls: who sees one may send a signal, and that is for the other thread. */
         pthread_sigmask(SIG_SETMASK, &all, NULL);
+        pthread_create(&thread, NULL, start, NULL);
         for (;;) pause();
     }
     getcontext(&worker);
