@@ -2,9 +2,15 @@
 
 use crate::arch::Vectors;
 
-/// That of this machine.
+/// That of this machine. It is asked once: a virtual machine leaves the processor for CPUID, which takes microseconds.
 #[cfg(target_arch = "x86_64")]
 pub fn vectors() -> Vectors {
+    static VECTORS: std::sync::OnceLock<Vectors> = std::sync::OnceLock::new();
+    *VECTORS.get_or_init(asked)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn asked() -> Vectors {
     use crate::arch::LongVectors;
     use std::arch::x86_64::{__cpuid_count, _xgetbv};
     /// x87 and tiles are not a C function's to change; protection keys are the program's own.
