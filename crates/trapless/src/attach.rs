@@ -9,6 +9,8 @@ mod session;
 
 pub use events::{Ending, Event, Events};
 pub use replace::Replace;
+#[cfg(feature = "cli")]
+pub(crate) use session::ENDING;
 pub use session::{Session, Summary};
 
 use std::time::Duration;

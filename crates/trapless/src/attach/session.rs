@@ -28,7 +28,7 @@ pub struct Session {
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// How long a process that has given up its memory may take to be seen to have ended.
-const ENDING: Duration = Duration::from_millis(200);
+pub(crate) const ENDING: Duration = Duration::from_millis(200);
 
 /// How long what is left in the rings may take to be read at the end. A hostile process goes on filling them.
 const READING: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! `replace`: has a function of a library called instead of one of the process, until it is taken back.
 
 use super::{signals, stop_options, wake::Wake};
+use crate::attach::ENDING;
 use crate::cli::replace::Replace;
 use crate::error::Error;
 use crate::files::Files;
@@ -21,9 +22,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How long is waited for a call without a word.
 const SILENT: Duration = Duration::from_secs(1);
-
-/// How long a target that has given up its memory may take to be seen to have ended.
-const ENDING: Duration = Duration::from_millis(200);
 
 /// Does it.
 ///

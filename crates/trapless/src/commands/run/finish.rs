@@ -4,6 +4,7 @@
 
 use super::Armed;
 use super::collect::Collector;
+use crate::attach::ENDING;
 use crate::cli::validated::Run;
 use crate::commands::signals;
 use crate::error::Error;
@@ -12,9 +13,6 @@ use crate::session::Snapshot;
 use crate::terminal::printable;
 use std::time::Duration;
 use trapless_session::session::notes::{of_handlers, of_memory};
-
-/// How long a target that has given up its memory may take to be seen to have ended.
-const ENDING: Duration = Duration::from_millis(200);
 
 /// A target without probes.
 pub(in crate::commands) struct Finished {

@@ -13,6 +13,7 @@
 use super::super::collect::{Aside, End};
 use super::exit_of;
 use super::worker::Follower;
+use crate::attach::ENDING;
 use crate::error::Error;
 use crate::report::{Note, count};
 use std::collections::BTreeSet;
@@ -28,9 +29,6 @@ const HOPELESS: Duration = Duration::from_secs(10);
 
 /// How long those who are cleaned stand for the others.
 const QUIET: Duration = Duration::from_millis(20);
-
-/// How long a target that has given up its memory may take to be seen to have ended.
-const ENDING: Duration = Duration::from_millis(200);
 
 /// How often copies are looked for: one that is found may have been copied meanwhile.
 const LOOKS: usize = 8;
