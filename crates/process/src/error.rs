@@ -296,6 +296,7 @@ impl StopError {
         matches!(
             self,
             StopError::ThreadGone(_)
+                | StopError::Execed(_)
                 | StopError::Unstoppable { .. }
                 | StopError::SharesMemory { .. }
                 | StopError::AlreadyTraced { .. }

@@ -212,23 +212,24 @@ impl Follower<'_> {
             self.announced &= !is_first;
             // What is in one process's way is not in the others'.
             let tried = Instant::now();
-            let refused = match self.begin_with(pid, None) {
-                Err(error @ Error::Output { .. }) => return Err(error),
-                Err(error) if error.may_pass() => Some(error),
-                Err(error) => {
-                    self.not_followed(pid, &error);
-                    None
-                }
-                Ok(()) => None,
-            };
+            let begun = self.begin_with(pid, None);
+            let is_member = self.members.contains_key(&Pid(pid));
             let Some(newcomers) = &mut self.newcomers else { break };
             let before = newcomers.refused.remove(&key);
-            if self.members.contains_key(&Pid(pid)) {
-                newcomers.late += u64::from(!is_first || before.is_some());
-            } else if let Some(error) = refused {
-                newcomers.refused.insert(key, Refused::after(before, error, tried.elapsed()));
-            } else {
-                newcomers.passed.insert(key);
+            match begun {
+                Err(error @ Error::Output { .. }) => return Err(error),
+                Ok(()) if is_member => newcomers.late += u64::from(!is_first || before.is_some()),
+                // It has ended, or runs something else.
+                Err(_) if !newcomers.whoever.now().are_met_by(pid) => {}
+                Err(error) if error.may_pass() => {
+                    newcomers.refused.insert(key, Refused::after(before, error, tried.elapsed()));
+                }
+                begun => {
+                    newcomers.passed.insert(key);
+                    if let Err(error) = begun {
+                        self.not_followed(pid, &error);
+                    }
+                }
             }
         }
         if let Some(newcomers) = &mut self.newcomers {
