@@ -91,7 +91,7 @@ impl Blueprint<'_, '_> {
             Ok(armed) => Ok(Armed { stopped: since.elapsed(), ..armed }),
             Err(error) => {
                 // Where patches cannot be taken out again, what they lead to stays.
-                if writes::take_out(process, &self.journal, |_| true).is_ok() || !process.is_alive() {
+                if mapped.take_out(process) || !process.is_alive() {
                     mapped.undo(stopped);
                 }
                 Err(error)
@@ -123,7 +123,7 @@ impl Blueprint<'_, '_> {
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         region.set_word(overflow, u64::from(self.header.pid));
-        let refused = self.put_in(process, stopped, &region, &all)?;
+        let refused = self.put_in(process, stopped, &region, &all, mapped)?;
         set_state(&region, &self.header, SessionState::Armed);
         Ok(self.armed(memory, Duration::ZERO, refused))
     }
@@ -140,7 +140,7 @@ impl Blueprint<'_, '_> {
         let added = self.add_stopped(process, stopped, session.region(), &all, &mut mapped);
         added.map(|added| Added { stopped: since.elapsed(), ..added }).inspect_err(|_| {
             // Where patches cannot be taken out again, what they lead to stays, and what tells of them.
-            if writes::take_out(process, &self.journal, |_| true).is_err() {
+            if !mapped.take_out(process) {
                 return;
             }
             let mut before = self.header;
@@ -165,7 +165,7 @@ impl Blueprint<'_, '_> {
     ) -> Result<Added, EngineError> {
         stopped.remote(|remote| self.map_arenas(remote, mapped))?;
         self.write_all(process, region)?;
-        let refused = self.put_in(process, stopped, region, all)?;
+        let refused = self.put_in(process, stopped, region, all, mapped)?;
         Ok(self.added(Duration::ZERO, refused))
     }
 
@@ -193,9 +193,11 @@ impl Blueprint<'_, '_> {
         stopped: &mut Stopped<'_>,
         region: &Region,
         all: &[Checked],
+        mapped: &mut Mapped,
     ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
         let mut refused = self.refused_by_contexts(process, stopped, all)?;
         self.refuse_modified(process, &mut refused)?;
+        self.take_pointers(process, all, &mut refused)?;
         semaphores::refuse(process, &self.semaphores, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
@@ -207,11 +209,12 @@ impl Blueprint<'_, '_> {
         for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
             self.skip(index, &mut journal, region)?;
         }
+        let journal = mapped.put_in.insert(journal);
         let first = self.used.semaphores;
         semaphores::raise(process, &self.header, first, &self.semaphores, &refused)?;
 
         // Step 7.
-        let put_in = writes::put_in(process, &journal)
+        let put_in = writes::put_in(process, journal)
             .inspect_err(|_| semaphores::lower_again(process, &self.header, first));
         let modified = put_in?;
         if !modified.is_empty() {
@@ -220,12 +223,12 @@ impl Blueprint<'_, '_> {
             let others = refused.clone();
             self.keep_whole(&mut refused);
             // Those that are in go with the one that is not.
-            writes::take_out(process, &journal, |site| {
+            writes::take_out(process, journal, |site| {
                 others[site.index].is_none() && refused[site.index].is_some()
             })?;
             for index in (0..refused.len()).filter(|&index| before[index] != refused[index]) {
                 // Removal need not wait for somebody else's bytes to go.
-                self.skip(index, &mut journal, region)?;
+                self.skip(index, journal, region)?;
             }
         }
         semaphores::confirm(process, &self.header, first, &self.semaphores, &refused);
@@ -379,6 +382,28 @@ impl Blueprint<'_, '_> {
                 && let Some(found) = self.journal.site_at(site.address)
             {
                 refused[found.index] = Some(LeftAlone::Modified);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of step 6: pointers to originals lead to the functions yet, unless they lead into what another session has mapped. Looked at in
+    /// the stop, since two tools may have found one free.
+    fn take_pointers(
+        &self,
+        process: &Process,
+        all: &[Checked],
+        refused: &mut [Option<LeftAlone>],
+    ) -> Result<(), EngineError> {
+        let is_taken = |to: u64| {
+            let mut arenas = all.iter().flat_map(|other| other.arenas());
+            arenas.any(|arena| to.wrapping_sub(arena.address) < arena.size)
+        };
+        for (site, refused) in self.plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
+            let Some((pointer, function)) = site.pointer() else { continue };
+            match is_taken(process.read_word(RemoteAddr(pointer))?) {
+                true => *refused = Some(LeftAlone::Pointer),
+                false => process.write(RemoteAddr(pointer), &function.to_le_bytes())?,
             }
         }
         Ok(())

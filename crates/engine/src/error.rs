@@ -77,6 +77,9 @@ pub enum Refusal {
          instruction: only stepping is safe"
     )]
     Walks,
+    /// Another one has taken it since it was found free.
+    #[error("the pointer to the original leads to that of another function, which was replaced meanwhile")]
+    Pointer,
     /// A run-time system finds the frames of its own code by their return addresses.
     #[error("{0}")]
     Runtime(Runtime),
@@ -154,6 +157,7 @@ impl Refusal {
             Refusal::ShadowStack => "shadow_stack",
             Refusal::Unwinder => "unwinder",
             Refusal::Walks => "walks",
+            Refusal::Pointer => "pointer",
             Refusal::Runtime(_) => "runtime",
             Refusal::RuntimeInProcess(_) => "runtime_in_process",
             Refusal::EntryPoint => "entry_point",
@@ -209,11 +213,13 @@ pub enum LeftAlone {
     Unsearched,
     /// [`Refusal::Walks`]
     Walks,
+    /// [`Refusal::Pointer`]
+    Pointer,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::OnStack,
         Self::Modified,
         Self::Unwinder,
@@ -221,6 +227,7 @@ impl LeftAlone {
         Self::Handlers,
         Self::Unsearched,
         Self::Walks,
+        Self::Pointer,
     ];
 }
 
@@ -234,6 +241,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Handlers => Refusal::Handlers,
             LeftAlone::Unsearched => Refusal::Unsearched,
             LeftAlone::Walks => Refusal::Walks,
+            LeftAlone::Pointer => Refusal::Pointer,
         }
     }
 }

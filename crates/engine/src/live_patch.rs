@@ -32,7 +32,7 @@ pub enum LivePatch {
 pub struct Replacement {
     /// Its address.
     pub with: u64,
-    /// Address of a pointer that is to lead to the original, and leads to the function now.
+    /// Address of a pointer that is to lead to the original, and to the function before and afterwards.
     pub original: Option<u64>,
 }
 

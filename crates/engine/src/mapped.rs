@@ -1,17 +1,25 @@
-//! The memory that arming maps into a target.
+//! The memory that arming maps into a target, and how all that it has done there is undone.
 
-use crate::{Blueprint, EngineError};
+use crate::{Blueprint, EngineError, writes};
 use std::os::fd::OwnedFd;
 use trapless_process::{Mappings, Process, Remote, RemoteAddr, RemoteError, SharedMemory, Stopped};
-use trapless_wire::{Header, REGION_NAME};
+use trapless_wire::{Header, Journal, REGION_NAME};
 
-/// What was mapped so far, to be undone if a later step fails.
+/// What was done so far, to be undone if a later step fails.
 #[derive(Default)]
 pub(crate) struct Mapped {
     ranges: Vec<(u64, u64)>,
+    /// What is being put in, once that has begun. Before, bytes as ours are another tool's: two that come at the same time may have drawn
+    /// the same arenas, and the later one finds them mapped.
+    pub put_in: Option<Journal>,
 }
 
 impl Mapped {
+    /// Takes out what was put in; whether nothing of it is left.
+    pub(crate) fn take_out(&self, process: &Process) -> bool {
+        self.put_in.as_ref().is_none_or(|journal| writes::take_out(process, journal, |_| true).is_ok())
+    }
+
     /// Unmaps it. The target may be gone, and then so is all of it.
     pub(crate) fn undo(&self, stopped: &mut Stopped<'_>) {
         let _ = stopped.remote(|remote| {

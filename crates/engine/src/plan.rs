@@ -95,7 +95,7 @@ impl<'m> PlannedSite<'m> {
         original(&self.request.function, self.displaced)
     }
 
-    /// The pointer that leads to the original of a function that is replaced, if there is one: its address, and what it leads to before.
+    /// The pointer that leads to the original of a function that is replaced, if there is one, and what it leads to before.
     pub(crate) fn pointer(&self) -> Option<(u64, u64)> {
         match self.request.live_patch {
             Some(LivePatch::Replace(Replacement { original: Some(at), .. })) => {

@@ -171,16 +171,27 @@ impl<'a> LivePatch<'a> {
     }
 
     fn refused(&self, refusal: &Refusal) -> Error {
-        let is_left = |session: &FoundSession| {
-            let mut sites = session.journal.planned();
-            !session.has_owner() && sites.any(|site| site.site.abs_diff(self.function) < AT_ENTRY)
-        };
-        let found = find_sessions(self.process).unwrap_or_default();
-        if *refusal == Refusal::Modified && found.iter().any(is_left) {
-            return LivePatchError::LeftBehind { function: self.name(), pid: self.process.pid().0 }.into();
+        if *refusal == Refusal::Modified
+            && let Some(why) = self.in_the_way()
+        {
+            return why.into();
         }
         let reason = Why::from(refusal).reason;
         Error::NothingProbed { sites: 1, example: self.name(), reason, trap_would_help: false }
+    }
+
+    /// Who has changed the function's first bytes, if that was one of ours.
+    fn in_the_way(&self) -> Option<LivePatchError> {
+        let is_there = |session: &&FoundSession| {
+            let mut sites = session.journal.planned();
+            !session.is_removed() && sites.any(|site| site.site.abs_diff(self.function) < AT_ENTRY)
+        };
+        let (function, pid) = (self.name(), self.process.pid().0);
+        let found = find_sessions(self.process).ok()?;
+        found.iter().find(is_there).map(|session| match session.has_owner() {
+            true => LivePatchError::Taken { function, tool: session.header.tool },
+            false => LivePatchError::LeftBehind { function, pid },
+        })
     }
 
     /// Has the library loaded by a thread that calls the function, and waits so long for one. `is_ended`: whether nobody wants it any more.
@@ -313,6 +324,7 @@ impl<'a> LivePatch<'a> {
         if !mapping.perms.write || mapping.perms.exec || mapping.perms.shared {
             return Err(bad("cannot be written: declare it as a variable that is not const").into());
         }
+        // Who takes it meanwhile is seen in the stop.
         let now = self.process.read_word(RemoteAddr(address)).map_err(Error::other)?;
         let leads_into_code =
             maps.find(RemoteAddr(now)).is_some_and(|to| to.perms.exec && to.path().is_none());
@@ -329,14 +341,15 @@ impl<'a> LivePatch<'a> {
     /// # Errors
     /// It could not be done when the process stood. Then it is as it was, but for the library, which stays loaded.
     pub fn arm(&self, found: &InProcess) -> Result<Session, Error> {
-        if let Some(pointer) = found.pointer {
-            let to = self.function.to_le_bytes();
-            self.process.write(RemoteAddr(pointer), &to).map_err(Error::other)?;
-        }
         let replacement = Replacement { with: found.function, original: found.pointer };
         let asked = self.asked(trapless_engine::LivePatch::Replace(replacement), &LEADING);
         let hold = Hold::Stop(self.options.clone());
-        Session::attach(self.process, self.images, self.sites(), asked, hold)
+        let armed = Session::attach(self.process, self.images, self.sites(), asked, hold);
+        armed.map_err(|error| match error {
+            // Somebody may have come first while the library was loaded.
+            Error::NothingProbed { .. } => self.in_the_way().map_or(error, Error::from),
+            error => error,
+        })
     }
 }
 

@@ -148,7 +148,9 @@ impl Session {
                 let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
                 any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))
             };
-            let trap_would_help = !allowed.iter().any(|mechanism| mechanism.traps()) && would_help();
+            let trap_would_help = asked.live_patch.is_none()
+                && !allowed.iter().any(|mechanism| mechanism.traps())
+                && would_help();
             nothing_probed(&prepared, refused, trap_would_help)
         };
         // Before the first hit, so that no hit has a time before it.

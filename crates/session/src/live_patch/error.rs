@@ -82,6 +82,14 @@ pub enum LivePatchError {
         /// The process.
         pid: i32,
     },
+    /// Another one has it.
+    #[error("{function} is probed or replaced by another trapless (process {tool}): end that first")]
+    Taken {
+        /// The function.
+        function: String,
+        /// The other tool's process.
+        tool: u32,
+    },
     /// Nobody called the function.
     #[error(
         "nobody called {function} for {}: a library is loaded at a call of the function that is replaced. Give it more time with --wait SECONDS", seconds(*.waited)

@@ -111,6 +111,62 @@ fn recursion_goes_by_the_new_function_and_a_function_of_one_instruction_is_repla
     text::eventually_nothing_is_left(pid);
 }
 
+/// Both find it free at first. Who has it leads the other one's calls to an original that is not theirs.
+#[test]
+fn two_tools_that_want_the_same_pointer_do_not_have_it_together() {
+    let (program, fix) = (program("wanted"), library("fix.so", LIBRARY, &[]));
+    let mut target = program.start(&[]);
+    let (pid, with) = (target.pid(), of(fix.path(), "slow_fixed"));
+    assert_eq!(ask(&mut target, &format!("l{}", fix.path().display())), "1");
+    let all = target.text();
+    assert_eq!(ask(&mut target, "t"), "started");
+    let mut refused = 0;
+    for round in 0..6 {
+        let more = ["--original", "slow_original", "-d", "0.3"];
+        let both = ["wanted:slow", "wanted:rec"];
+        let mut told = Vec::new();
+        let ran = while_done(
+            || told.push(ask(&mut target, "r0")),
+            || {
+                std::thread::scope(|scope| {
+                    let tools = both.map(|function| scope.spawn(|| replace(pid, function, &with, &more)));
+                    tools.map(|tool| tool.join().unwrap())
+                })
+            },
+        );
+        told.retain(|told| !["0", "1000"].contains(&told.as_str()));
+        assert!(told.is_empty(), "round {round}: {told:?} {ran:?}");
+        assert!(ran.iter().any(|ran| ran.code == Some(0)), "round {round}: {ran:?}");
+        for ran in ran.iter().filter(|ran| ran.code != Some(0)) {
+            assert_eq!(ran.code, Some(1), "{ran:?}");
+            assert!(ran.err.contains("the pointer") && ran.err.contains("another function"), "{ran:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "they have never met");
+    let told = ask(&mut target, "s");
+    assert_eq!(told.split(' ').nth(2), Some("0"), "{told}");
+    text::eventually_nothing_is_left(pid);
+    all.assert_restored(pid);
+}
+
+/// Which of ours it is, is said.
+#[test]
+fn a_function_that_another_tool_has_is_not_replaced() {
+    let (program, fix) = (program("taken"), library("fix.so", LIBRARY, &[]));
+    let mut target = program.start(&[]);
+    let (pid, with) = (target.pid(), of(fix.path(), "slow_fixed"));
+    let counts = Tool::armed(&["count", "-p", &pid.to_string(), "taken:slow"]);
+    let tool = format!("another trapless (process {})", counts.pid());
+    replace(pid, "taken:slow", &with, &[]).assert_refused(1, &["taken:slow", &tool, "end that first"]);
+    assert_eq!(counts.interrupt().hits("slow", "entry"), 0);
+    let replaced = while_called(&mut target, "c1", || Replaced::by_pid(pid, "taken:slow", &with));
+    let tool = format!("another trapless (process {})", replaced.tool_pid());
+    replace(pid, "taken:slow", &with, &[]).assert_refused(1, &["taken:slow", &tool]);
+    assert_eq!(replaced.interrupt()["restored"], true);
+    text::eventually_nothing_is_left(pid);
+}
+
 #[test]
 fn a_forked_child_has_the_replacement_and_another_program_has_not() {
     let (program, fix) = (program("family"), library("fix.so", LIBRARY, &[]));
@@ -194,7 +250,7 @@ fn detach_takes_it_back_and_the_tool_hears_of_it() {
         while_called(&mut target, "c1", || Replaced::by_pid_with(pid, "detached:slow", &with, &more));
     // Nobody else may be at the same function meanwhile.
     let again = while_called(&mut target, "c1", || replace(pid, "detached:slow", &with, &["-d", "1"]));
-    again.assert_refused(1, &["detached:slow", "another tool has patched it"]);
+    again.assert_refused(1, &["detached:slow", "another trapless"]);
     let counted = run(&["count", "-p", &pid.to_string(), "detached:slow", "-d", "0.2"]);
     assert_ne!(counted.code, Some(0), "{counted:?}");
     detach(pid);
@@ -204,7 +260,7 @@ fn detach_takes_it_back_and_the_tool_hears_of_it() {
     // Nor is one replaced that is probed.
     let count = Tool::armed(&["count", "-p", &pid.to_string(), "detached:slow"]);
     let again = while_called(&mut target, "c1", || replace(pid, "detached:slow", &with, &["-d", "1"]));
-    again.assert_refused(1, &["detached:slow", "another tool has patched it"]);
+    again.assert_refused(1, &["detached:slow", "another trapless"]);
     count.interrupt();
     text::eventually_nothing_is_left(pid);
 }

@@ -1,7 +1,7 @@
 //! Two tools on one process: they count side by side, come and go in any order, and only one follows calls.
 
 use crate::support::assembly::X86;
-use crate::support::tool::{Summary, Tool, detach, run};
+use crate::support::tool::{Ran, Summary, Tool, detach, run};
 use crate::support::{Program, Target, counting_tells_unwinders, eventually};
 
 /// `f` tail-calls `g`.
@@ -64,6 +64,33 @@ fn two_tools_count_side_by_side_and_end_in_any_order() {
             detach(pid);
             before.assert_restored(pid);
         }
+    }
+    finish(&mut target);
+}
+
+/// Both draw the same places for their memory. The one that comes later finds it mapped, and the other's jump is not its own.
+#[test]
+fn of_two_tools_that_come_at_the_same_time_none_takes_out_what_the_other_one_has_put_in() {
+    let program = Program::build("two", SOURCE, &[]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid(), target.text());
+    let text = pid.to_string();
+    let count = || run(&["count", "-p", &text, "two:g", "-d", "0.3", "-f", "json"]);
+    for round in 0..10 {
+        let ran = std::thread::scope(|scope| {
+            [(); 2].map(|()| scope.spawn(count)).map(|tool| tool.join().expect("a tool that ends"))
+        });
+        let counted = ran.iter().filter(|ran| ran.code == Some(0)).map(Ran::summary);
+        let counted: Vec<Summary> = counted.collect();
+        assert!(!counted.is_empty(), "round {round}: {ran:?}");
+        for Summary(summary) in counted {
+            assert!(summary["probes"][0]["hits"].as_u64() > Some(0), "round {round}: {summary}");
+            assert_eq!(summary["lost_sites"].as_array().map(Vec::len), Some(0), "round {round}: {summary}");
+        }
+        for ran in ran.iter().filter(|ran| ran.code != Some(0)) {
+            assert!(ran.code == Some(1) && ran.err.contains("another tool has patched it"), "{ran:?}");
+        }
+        before.assert_restored(pid);
     }
     finish(&mut target);
 }
