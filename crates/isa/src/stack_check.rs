@@ -10,11 +10,13 @@
 //!          …                                          load the arguments
 //!                                                     jump to the function's first instruction
 //! ```
+//!
+//! On powerpc64le that stands between the two, and the branch leads past it if there is enough.
 
 use crate::{Flow, Isa, Site, StackCheck};
 
 /// The check is among so many instructions at a function's beginning, those of large frames, too.
-const MOST_AHEAD: usize = 8;
+const MOST_AHEAD: usize = 12;
 
 /// Making more of the stack takes so many at most: each argument in a register is saved and loaded.
 const MOST_RESTARTING: usize = 64;
@@ -28,6 +30,10 @@ pub(crate) fn find<I: Isa + ?Sized>(isa: &I, site: &Site<'_>) -> Option<StackChe
         address = instruction.end();
         match instruction.flow {
             Flow::Next => {}
+            Flow::Branch { target } if target > address && restarts(isa, site, address) == Some(target) => {
+                let is_all = found.is_none_or(|(to, _)| to == address) && !is_led_to(isa, site, target);
+                return is_all.then_some(StackCheck { behind: target, restart: address..target });
+            }
             Flow::Branch { target } if target >= address && found.is_none_or(|(to, _)| to == target) => {
                 found = Some((target, address));
             }
@@ -35,21 +41,37 @@ pub(crate) fn find<I: Isa + ?Sized>(isa: &I, site: &Site<'_>) -> Option<StackChe
         }
     }
     let (restart, behind) = found?;
+    restarts(isa, site, restart).map(|end| StackCheck { behind, restart: restart..end })
+}
+
+/// The end of what calls something at `address` and then begins the function again, with nothing else in between.
+fn restarts<I: Isa + ?Sized>(isa: &I, site: &Site<'_>, mut address: u64) -> Option<u64> {
     let mut called = false;
-    address = restart;
     for _ in 0..MOST_RESTARTING {
         let instruction = at(isa, site, address)?;
         address = instruction.end();
         match instruction.flow {
             Flow::Next => {}
             Flow::Call { .. } if !called => called = true,
-            Flow::Jump { target } if called && target == site.function => {
-                return Some(StackCheck { behind, restart: restart..address });
-            }
+            Flow::Jump { target } if called && target == site.function => return Some(address),
             _ => return None,
         }
     }
     None
+}
+
+/// Whether the function goes on at `address` from somewhere behind that, too.
+fn is_led_to<I: Isa + ?Sized>(isa: &I, site: &Site<'_>, address: u64) -> bool {
+    let mut from = address;
+    while let Some(instruction) = at(isa, site, from) {
+        from = instruction.end();
+        match instruction.flow {
+            Flow::Branch { target } | Flow::Jump { target } if target == address => return true,
+            _ => {}
+        }
+    }
+    // Up to its end.
+    from.checked_sub(site.function) != Some(site.code.len() as u64)
 }
 
 fn at<I: Isa + ?Sized>(isa: &I, site: &Site<'_>, address: u64) -> Option<crate::Instruction> {

@@ -158,6 +158,13 @@ pub struct StackCheck {
     pub restart: Range<u64>,
 }
 
+impl StackCheck {
+    /// Whether a branch of the check's own leads behind it.
+    pub fn is_led_to(&self) -> bool {
+        self.restart.end == self.behind
+    }
+}
+
 /// An instruction by which a function is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {

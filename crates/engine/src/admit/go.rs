@@ -24,9 +24,9 @@ use trapless_isa::{Displaced, Identity, SignalCall, Stack, StackCheck};
 
 /// Where the probe of a function's entry stands.
 pub fn entry_of(module: &Module<'_>, function: &Function<'_>) -> u64 {
-    let check = check_of(module, function).map(|check| check.behind);
     // Where a loop leads there, too, it would count each round.
-    check.filter(|behind| !module.targets.contains(*behind)).unwrap_or(function.address)
+    let is_once = |check: &StackCheck| check.is_led_to() || !module.targets.contains(check.behind);
+    check_of(module, function).filter(is_once).map_or(function.address, |check| check.behind)
 }
 
 /// Why there must be no jump inside of a function of the `module`th module that leads from one of its instructions to the detour of another.

@@ -67,4 +67,25 @@ fn go_functions_that_grow_their_stack_are_told_on_other_machines_too() {
         let found = found.map(|check| (check.behind - AT, check.restart.start - AT..check.restart.end - AT));
         assert_eq!(found, check, "{words:x?}");
     }
+    for (words, check) in [
+        // blt behind; mflr r5; bl morestack; b entry; behind: blr
+        (&[0x4180_0010, 0x7ca8_02a6, 0x4800_1001, 0x4bff_fff4, 0x4e80_0020][..], Some((16, 4..16))),
+        // The same for a large frame: blt restart; cmpld; blt behind; …
+        (
+            &[0x4180_000c, 0x7c36_b840, 0x4180_000c, 0x4800_1001, 0x4bff_fff0, 0x4e80_0020][..],
+            Some((20, 12..20)),
+        ),
+        // One branch leads into the middle, and one past a return.
+        (&[0x4180_000c, 0x4180_0010, 0x7ca8_02a6, 0x4800_1001, 0x4bff_fff0, 0x4e80_0020][..], None),
+        (&[0x4180_0010, 0x4800_1001, 0x4bff_fff8, 0x4e80_0020, 0x4e80_0020][..], None),
+        (&[0x4180_0010, 0x7ca8_02a6, 0x4800_1001, 0x4e80_0020, 0x4e80_0020][..], None),
+        // A loop leads there, too.
+        (&[0x4180_0010, 0x7ca8_02a6, 0x4800_1001, 0x4bff_fff4, 0x6000_0000, 0x4bff_fffc][..], None),
+    ] {
+        let code = bytes(words);
+        let site = crate::Site::new(AT, &code, &targets);
+        let found = crate::Machine::PowerPc64Le.isa().stack_check(&site);
+        let found = found.map(|check| (check.behind - AT, check.restart.start - AT..check.restart.end - AT));
+        assert_eq!(found, check, "{words:x?}");
+    }
 }

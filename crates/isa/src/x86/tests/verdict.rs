@@ -140,7 +140,7 @@ fn r4_functions_that_grow_their_stack_begin_again() {
         ("4889e5 ffc8 75f9 c3", None),
         ("4889e5 ffc8 c3", None),
         // The branch is not among the first.
-        ("90909090 90909090 493b6610 7601 c3 e800000000 ebea", None),
+        ("90909090 90909090 90909090 493b6610 7601 c3 e800000000 ebea", None),
     ] {
         assert_eq!(stack_check(code), check, "{code}");
     }
