@@ -31,13 +31,17 @@ pub enum Found {
     Foreign,
 }
 
+/// Up to so many changes next to each other are written one by one.
+const FEW: usize = 8;
+
 /// The most memory that is read and changed at a time.
 const LONGEST_RUN: u64 = 256 << 10;
 
 /// Applies every change whose `from` is in place, and tells for each what was found. `changes` are sorted by address.
 ///
-/// A page is read once, changed in a copy, and written once; only pages with a change are written, and they become
-/// the target's own, which is what takes the time: where there are many, all processors are at it. Some kernels let only the thread that traces
+/// A page is read once, and what is changed in it is written; only pages with a change become
+/// the target's own, which is what takes the time: where there are many, all processors are at it. A page with many changes is written as a whole.
+/// One with few is not: there may be a pointer in it among data that the kernel writes for somebody who waits. Some kernels let only the thread that traces
 /// the target write over code (`proc_mem.force_override=ptrace`): it does what others may not. The caller is that thread and holds the target
 /// stopped, so nobody sees a page half written.
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
@@ -163,21 +167,25 @@ fn apply_run(
         return apply_singly(process, run);
     }
     let page = page_size() as usize;
-    let mut dirty: Vec<(usize, usize)> = Vec::new();
+    // Pages next to each other, and what is changed there.
+    let mut dirty: Vec<(Range<usize>, Vec<Range<usize>>)> = Vec::new();
     for change in run {
         let at = (change.address - start) as usize;
+        let range = at..at + change.from.len();
         // A run holds all of its changes; see above.
-        let Some(place) = bytes.get_mut(at..at + change.from.len()) else {
+        let Some(place) = bytes.get_mut(range.clone()) else {
             results.push(Found::Unmapped);
             continue;
         };
         results.push(if place == change.from {
             place.copy_from_slice(change.to);
-            let last = (at + change.from.len()).saturating_sub(1) / page;
-            let first = at / page;
+            let pages = range.start / page * page..range.end.next_multiple_of(page);
             match dirty.last_mut() {
-                Some(range) if range.1 + 1 >= first => range.1 = last.max(range.1),
-                _ => dirty.push((first, last)),
+                Some((all, changed)) if all.end >= pages.start => {
+                    all.end = all.end.max(pages.end);
+                    changed.push(range);
+                }
+                _ => dirty.push((pages, vec![range])),
             }
             Found::Changed
         } else if place == change.to {
@@ -186,9 +194,11 @@ fn apply_run(
             Found::Foreign
         });
     }
-    for (first, last) in dirty {
-        let (from, to) = (first * page, (last + 1) * page);
-        process.write(RemoteAddr(start + from as u64), &bytes[from..to])?;
+    for (pages, changed) in dirty {
+        let written = if changed.len() <= FEW { changed } else { vec![pages] };
+        for range in written {
+            process.write(RemoteAddr(start + range.start as u64), &bytes[range])?;
+        }
     }
     Ok(results)
 }
