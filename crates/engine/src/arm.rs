@@ -401,9 +401,11 @@ impl Blueprint<'_, '_> {
         };
         for (site, refused) in self.plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
             let Some((pointer, function)) = site.pointer() else { continue };
-            match is_taken(process.read_word(RemoteAddr(pointer))?) {
+            let at = RemoteAddr(pointer.at);
+            let now = process.read_word(at)?;
+            match now != pointer.held || is_taken(now) {
                 true => *refused = Some(LeftAlone::Pointer),
-                false => process.write(RemoteAddr(pointer), &function.to_le_bytes())?,
+                false => process.write(at, &function.to_le_bytes())?,
             }
         }
         Ok(())

@@ -215,9 +215,9 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let refused = self.plan.sites.iter().zip(patched).map(|(site, patched)| {
             let (patches, piece) = patched?;
             let parts = site.changed().zip(&patches);
-            let pointer = site.pointer().map(|(address, function)| {
+            let pointer = site.pointer().map(|(pointer, function)| {
                 let copy = piece.copy_of(site.displaced.start).ok_or(Refusal::Modified)?;
-                Ok::<_, Refusal>((address, function.to_le_bytes(), copy.to_le_bytes()))
+                Ok::<_, Refusal>((pointer.at, function.to_le_bytes(), copy.to_le_bytes()))
             });
             let pointer = pointer.transpose()?;
             let pointer = pointer.iter().map(|(address, original, patched)| Write {

@@ -69,7 +69,7 @@ pub use found::{FoundSession, find_disbelieved, find_sessions};
 pub use gate::GateWatch;
 pub use home::{Home, Host, Spare};
 pub use kept::{Attempt, remove_kept};
-pub use live_patch::{Apart, LivePatch, Load, LoadMemory, Loaded, Passed, Replacement, vectors};
+pub use live_patch::{Apart, LivePatch, Load, LoadMemory, Loaded, Passed, Pointer, Replacement, vectors};
 pub use plan::{Plan, PlannedSite, Stretch};
 pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};

@@ -32,8 +32,17 @@ pub enum LivePatch {
 pub struct Replacement {
     /// Its address.
     pub with: u64,
-    /// Address of a pointer that is to lead to the original, and to the function before and afterwards.
-    pub original: Option<u64>,
+    /// What is to lead to the original.
+    pub original: Option<Pointer>,
+}
+
+/// A pointer that is to lead to the original, and to the function before and afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// Its address.
+    pub at: u64,
+    /// What it held when it was found free. Who has written there since then has taken it.
+    pub held: u64,
 }
 
 /// A library to be loaded, and by which functions of the process.

@@ -7,8 +7,8 @@ use crate::exits::keep_whole;
 use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
 use crate::{
-    Clause, Clauses, Home, LivePatch, Load, Meant, Module, Refusal, Replacement, Request, Role, Script,
-    Unwinder, Wanted,
+    Clause, Clauses, Home, LivePatch, Load, Meant, Module, Pointer, Refusal, Replacement, Request, Role,
+    Script, Unwinder, Wanted,
 };
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -96,10 +96,10 @@ impl<'m> PlannedSite<'m> {
     }
 
     /// The pointer that leads to the original of a function that is replaced, if there is one, and what it leads to before.
-    pub(crate) fn pointer(&self) -> Option<(u64, u64)> {
+    pub(crate) fn pointer(&self) -> Option<(Pointer, u64)> {
         match self.request.live_patch {
-            Some(LivePatch::Replace(Replacement { original: Some(at), .. })) => {
-                Some((*at, self.request.function.address))
+            Some(LivePatch::Replace(Replacement { original: Some(pointer), .. })) => {
+                Some((*pointer, self.request.function.address))
             }
             _ => None,
         }

@@ -10,7 +10,8 @@
 //!
 //! A library may export a pointer, such as `long (*slow_original)(long);`. It leads to the function until that is replaced, meanwhile to what runs
 //! the original, and from then on to the function again. So it can be called at any time by whoever reads it for each call; who keeps a copy
-//! of what it held keeps our memory, as any word does that leads there.
+//! of what it held keeps our memory, as any word does that leads there. A function has one of its own: whoever is between its entry and where it
+//! reads the pointer when it is taken back would call what another one's led to.
 
 mod error;
 mod library;
@@ -32,7 +33,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use trapless_engine::admit::Runtime;
-use trapless_engine::{FoundSession, Load, LoadMemory, Loaded, Refusal, Replacement, find_sessions};
+use trapless_engine::{FoundSession, Load, LoadMemory, Loaded, Pointer, Refusal, Replacement, find_sessions};
 use trapless_isa::Mechanism;
 use trapless_isa::loader::Stage;
 use trapless_process::{Process, RemoteAddr, Seccomp, StopOptions};
@@ -71,8 +72,8 @@ pub struct LivePatch<'a> {
 pub struct InProcess {
     /// Address of the function.
     pub function: u64,
-    /// Address of the pointer to the original, if there is one.
-    pub pointer: Option<u64>,
+    /// The pointer to the original, if there is one.
+    pub pointer: Option<Pointer>,
     /// Calls that were let pass before, since nothing can be loaded in them.
     pub passed: u64,
 }
@@ -314,7 +315,7 @@ impl<'a> LivePatch<'a> {
     }
 
     /// The pointer to the original, which can be written.
-    fn pointer_at(&self, name: &str, address: u64, image: &Image) -> Result<u64, Error> {
+    fn pointer_at(&self, name: &str, address: u64, image: &Image) -> Result<Pointer, Error> {
         let bad = |why| LivePatchError::Pointer { symbol: name.to_owned(), address, why };
         let maps = self.process.maps().map_err(Error::other)?;
         let mapping = maps
@@ -325,15 +326,19 @@ impl<'a> LivePatch<'a> {
             return Err(bad("cannot be written: declare it as a variable that is not const").into());
         }
         // Who takes it meanwhile is seen in the stop.
-        let now = self.process.read_word(RemoteAddr(address)).map_err(Error::other)?;
-        let leads_into_code =
-            maps.find(RemoteAddr(now)).is_some_and(|to| to.perms.exec && to.path().is_none());
-        if now != 0 && now != self.function && leads_into_code {
-            return Err(
-                bad("is in use: it leads to the original of another function that is replaced").into()
-            );
+        let held = self.process.read_word(RemoteAddr(address)).map_err(Error::other)?;
+        let to = maps.find(RemoteAddr(held)).filter(|to| to.perms.exec && held != self.function);
+        match to.map(|to| to.path().is_some()) {
+            Some(false) => {
+                Err(bad("is in use: it leads to the original of another function that is replaced").into())
+            }
+            // A thread may be about to read it, in a call that began when that was replaced.
+            Some(true) if !image.range.contains(&held) => {
+                Err(bad("leads to another function, which was replaced: each needs a pointer of its own")
+                    .into())
+            }
+            _ => Ok(Pointer { at: address, held }),
         }
-        Ok(address)
     }
 
     /// Leads calls of the function to that of the library.

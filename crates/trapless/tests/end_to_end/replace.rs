@@ -111,18 +111,19 @@ fn recursion_goes_by_the_new_function_and_a_function_of_one_instruction_is_repla
     text::eventually_nothing_is_left(pid);
 }
 
-/// Both find it free at first. Who has it leads the other one's calls to an original that is not theirs.
+/// Both find it free at first. Who has it leads the other one's calls to an original that is not theirs, also when it has been taken back: a
+/// thread may not have read it yet.
 #[test]
-fn two_tools_that_want_the_same_pointer_do_not_have_it_together() {
+fn a_pointer_is_one_functions() {
     let (program, fix) = (program("wanted"), library("fix.so", LIBRARY, &[]));
     let mut target = program.start(&[]);
     let (pid, with) = (target.pid(), of(fix.path(), "slow_fixed"));
     assert_eq!(ask(&mut target, &format!("l{}", fix.path().display())), "1");
     let all = target.text();
     assert_eq!(ask(&mut target, "t"), "started");
-    let mut refused = 0;
-    for round in 0..6 {
-        let more = ["--original", "slow_original", "-d", "0.3"];
+    let mut whose = None;
+    for round in 0..4 {
+        let more = ["--original", "slow_original", "-d", "0.2"];
         let both = ["wanted:slow", "wanted:rec"];
         let mut told = Vec::new();
         let ran = while_done(
@@ -136,14 +137,12 @@ fn two_tools_that_want_the_same_pointer_do_not_have_it_together() {
         );
         told.retain(|told| !["0", "1000"].contains(&told.as_str()));
         assert!(told.is_empty(), "round {round}: {told:?} {ran:?}");
-        assert!(ran.iter().any(|ran| ran.code == Some(0)), "round {round}: {ran:?}");
-        for ran in ran.iter().filter(|ran| ran.code != Some(0)) {
-            assert_eq!(ran.code, Some(1), "{ran:?}");
-            assert!(ran.err.contains("the pointer") && ran.err.contains("another function"), "{ran:?}");
-            refused += 1;
-        }
+        let codes = ran.each_ref().map(|ran| ran.code);
+        assert!([[Some(0), Some(1)], [Some(1), Some(0)]].contains(&codes), "round {round}: {ran:?}");
+        assert_eq!(*whose.get_or_insert(codes), codes, "round {round}: {ran:?}");
+        let refused = ran.iter().find(|ran| ran.code == Some(1)).unwrap();
+        assert!(refused.err.contains("the pointer") && refused.err.contains("another function"), "{ran:?}");
     }
-    assert!(refused > 0, "they have never met");
     let told = ask(&mut target, "s");
     assert_eq!(told.split(' ').nth(2), Some("0"), "{told}");
     text::eventually_nothing_is_left(pid);
