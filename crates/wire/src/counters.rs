@@ -78,6 +78,31 @@ impl Latency {
         });
     }
 
+    /// Adds another one of the same process. Numbers are what a target says, so a sum stays at the most that a number holds.
+    pub fn merge(&mut self, other: &Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+        for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *bucket = bucket.saturating_add(*more);
+        }
+    }
+
+    /// What has come since `before`. Numbers only grow; one that a target has set back has not grown.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        since.count = since.count.saturating_sub(before.count);
+        since.sum = since.sum.saturating_sub(before.sum);
+        for (bucket, then) in since.buckets.iter_mut().zip(&before.buckets) {
+            *bucket = bucket.saturating_sub(*then);
+        }
+        // The longest of the interval is known to its bucket.
+        let highest = since.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0) as u32;
+        since.max = since.max.min(latency_bucket_start(highest + 1).saturating_sub(1));
+        since
+    }
+
     /// The duration below which the share `quantile` (0 to 1) of the calls lie, interpolated within its bucket. 0
     /// when there are none.
     pub fn quantile(&self, quantile: f64) -> u64 {

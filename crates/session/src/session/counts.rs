@@ -124,13 +124,7 @@ impl Numbers {
         self.returns = self.returns.saturating_add(more.returns);
         self.lost = self.lost.saturating_add(more.lost);
         let Some(times) = &more.latency else { return };
-        let all = self.latency.get_or_insert_default();
-        all.count = all.count.saturating_add(times.count);
-        all.sum = all.sum.saturating_add(times.sum);
-        all.max = all.max.max(times.max);
-        for (bucket, more) in all.buckets.iter_mut().zip(&times.buckets) {
-            *bucket = bucket.saturating_add(*more);
-        }
+        self.latency.get_or_insert_default().merge(times);
     }
 }
 
@@ -178,19 +172,9 @@ impl LatencySummary {
     }
 }
 
-/// A histogram less what it was before, in nanoseconds. Numbers only grow; one that a target has set back has not grown.
+/// A histogram less what it was before, in nanoseconds.
 fn summarize(now: &Latency, before: Option<&Latency>, rate: Rate) -> LatencySummary {
-    let mut times = now.clone();
-    if let Some(before) = before {
-        times.count = times.count.saturating_sub(before.count);
-        times.sum = times.sum.saturating_sub(before.sum);
-        for (bucket, then) in times.buckets.iter_mut().zip(&before.buckets) {
-            *bucket = bucket.saturating_sub(*then);
-        }
-        // The longest of the interval is known to its bucket.
-        let highest = times.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0) as u32;
-        times.max = times.max.min(latency_bucket_start(highest + 1).saturating_sub(1));
-    }
+    let times = before.map_or(Cow::Borrowed(now), |before| Cow::Owned(now.since(before)));
     let quantile = |q| rate.nanoseconds(times.quantile(q));
     let bucket = |(index, &count): (u32, &u64)| Bucket {
         low: rate.nanoseconds(latency_bucket_start(index)),
