@@ -42,6 +42,7 @@ fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
         gate: 0x1010_0e00,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }

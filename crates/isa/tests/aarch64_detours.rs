@@ -102,6 +102,7 @@ fn layout() -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: Additions::Loops,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,

@@ -59,6 +59,7 @@ fn layout() -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }

@@ -272,6 +272,7 @@ impl Header {
             gate: self.region + Self::GATE_OFFSET,
             near: self.near,
             stacks: if self.stacks_size == 0 { 0 } else { self.stacks().start },
+            points: 0,
             additions: Additions::default(),
         }
     }

@@ -123,6 +123,10 @@
 //! A throw walks twice, first to find who catches; the second walk begins below where the first has ended, and so the record begins again.
 //! Instances and slots are let be: those of calls that were left are free for the next ones, as after longjmp.
 //!
+//! **Points.** In one's own process calls may be followed in another way, too: by a *point*, code that stands on the stack in place of the return address
+//! and is in an unwinder's table ([`crate::inside`]). That table reads what stands on the stack. Where a detour has taken a point off the stack for a return address, an
+//! unwinder is told the address that the point goes back to, and passes over it.
+//!
 //! # Stacks for bodies
 //!
 //! A goroutine's stack is as small as it can be, and a body takes more of it than Go leaves. So in a process with Go's run-time system bodies run
@@ -220,6 +224,13 @@ pub const WALK_LAST: u32 = RETURN_ADDRESS;
 pub const WALK_CALLS: u32 = RETURN_ENTERED;
 /// More calls are none of a walk.
 pub const WALK_MOST: u64 = 1 << 24;
+
+/// Words of points: what the first one has on the stack, which is an address of its code.
+pub const POINTS_START: u32 = 0;
+/// Words of points: how many bytes from there all have theirs in. Until this is written there are none.
+pub const POINTS_SIZE: u32 = 8;
+/// Words of points: what is added to an address of theirs to get that of the word that has where it goes back to.
+pub const POINTS_APART: u32 = 16;
 
 /// Log2 of the number of instances in the pool: of calls that have made a tail call and not returned.
 pub const POOL_BITS: u32 = 16;
@@ -360,6 +371,8 @@ pub struct Layout {
     pub near: u64,
     /// Address of the stacks that bodies run on, `1 << STACK_SHIFT` bytes for each block; 0: they run on the program's.
     pub stacks: u64,
+    /// Address of the words that tell of points in one's own process ([`POINTS_START`]); 0: there are none.
+    pub points: u64,
     /// How detours add to a counter.
     pub additions: Additions,
 }

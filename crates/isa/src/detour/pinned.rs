@@ -31,6 +31,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: crate::Additions::Loops,
     }
 }

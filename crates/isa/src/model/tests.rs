@@ -36,6 +36,7 @@ fn layout(return_bits: u32, slot_shift: u32) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: crate::Additions::Loops,
     }
 }

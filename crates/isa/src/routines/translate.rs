@@ -217,11 +217,32 @@ fn make_real<A: Assemble>(
     a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
     // The end of a stack that somebody made by hand: it ends as well where the point is found in no file.
     a.jump_if_zero(r.scratch, done);
+    past_point(a, layout, r);
     load_local(a, r.left, frame, local::FOUND);
     a.store(r.scratch, r.left, 0);
     a.amend_context(context, r.left, r.scratch, [r.slot, r.page, r.index]);
     a.add_small(r.scratch, -1);
     tell_everywhere(a, r, frame, saved);
+}
+
+/// `scratch` = where the point goes back to which it is an address of, if it is one's; else what it is.
+fn past_point<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>) {
+    if layout.points == 0 {
+        return;
+    }
+    let [point, other] = [(); 2].map(|()| a.label());
+    a.set(r.page, layout.points);
+    a.copy(r.index, r.scratch);
+    a.load(r.left, r.page, POINTS_START as i32);
+    a.sub(r.index, r.left);
+    a.load(r.left, r.page, POINTS_SIZE as i32);
+    a.jump_if_below(r.index, r.left, point);
+    a.jump(other);
+    a.bind(point);
+    a.load(r.left, r.page, POINTS_APART as i32);
+    a.add(r.left, r.scratch);
+    a.load(r.scratch, r.left, 0);
+    a.bind(other);
 }
 
 /// Puts the real address in `scratch` wherever the unwinder keeps the one that it looks up.

@@ -35,6 +35,7 @@ fn layout(slot_shift: u32, additions: Additions) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions,
     }
 }

@@ -299,6 +299,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             gate: 0,
             near: 0,
             stacks: 0,
+            points: 0,
             additions: trapless_isa::Additions::Loops,
         },
     )

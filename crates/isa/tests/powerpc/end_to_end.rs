@@ -65,6 +65,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }

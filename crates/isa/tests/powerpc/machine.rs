@@ -58,6 +58,7 @@ pub fn layout(return_bits: u32) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }

@@ -71,6 +71,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         gate: 0,
         near: BLOCKS,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }

@@ -47,6 +47,7 @@ const LAYOUT: Layout = Layout {
     gate: 0,
     near: 0,
     stacks: 0,
+    points: 0,
     additions: trapless_isa::Additions::Loops,
 };
 

@@ -143,6 +143,7 @@ fn example_layout(machine: Machine, near: u64) -> Layout {
         gate: 0x2000_1000_0d08,
         near,
         stacks: 0,
+        points: 0,
         additions: trapless_isa::Additions::Loops,
     }
 }
