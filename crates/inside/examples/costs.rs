@@ -31,6 +31,17 @@ fn call() -> f64 {
     rounds.fold(f64::MAX, f64::min)
 }
 
+/// Nanoseconds of two reads of the processor's clock, which whoever times a call cannot do without: the best of some rounds.
+fn clock() -> f64 {
+    const READS: u64 = 2_000_000;
+    let rounds = (0..7).map(|_| {
+        let start = Instant::now();
+        (0..READS).for_each(|_| _ = black_box(trapless_process::ticks()));
+        2.0 * start.elapsed().as_nanos() as f64 / READS as f64
+    });
+    rounds.fold(f64::MAX, f64::min)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let (inside, function) = (trapless_inside::inside()?, subject as *const ());
@@ -39,6 +50,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count = inside.count_function(function)?;
     println!("counted               {:+6.2} ns", call() - bare);
     drop(count);
+    let latency = inside.latency_function(function)?;
+    println!("timed                 {:+6.2} ns", call() - bare);
+    drop(latency);
+    println!("two reads of the clock {:5.2} ns", clock());
     let probe = inside.on_function(function, |_| {})?;
     println!("an empty handler      {:+6.2} ns", call() - bare);
     drop(probe);

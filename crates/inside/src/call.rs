@@ -1,6 +1,6 @@
 //! What a handler sees of a call, and what it can change.
 
-use crate::points;
+use crate::{points, times};
 use std::marker::PhantomData;
 use trapless_isa::inside::{RETURNS, Saved, VECTOR_STRIDE};
 
@@ -47,7 +47,8 @@ impl Waiting<'_> {
     fn return_address(&self) -> *const () {
         let top = std::ptr::with_exposed_provenance::<u64>(self.saved().general[RSP] as usize);
         // SAFETY: there it is. A function that is followed may have gone on in this one.
-        let address = points::home(unsafe { top.read() });
+        let there = unsafe { top.read() };
+        let address = points::home(times::home(self.saved().general[RSP], there));
         std::ptr::with_exposed_provenance(address as usize)
     }
 

@@ -103,9 +103,13 @@ impl Arena {
     }
 }
 
-/// All arenas.
+/// Arenas that serve one purpose.
 #[derive(Debug, Default)]
-pub(crate) struct Arenas(Vec<Arena>);
+pub(crate) struct Arenas {
+    all: Vec<Arena>,
+    /// Bytes at the beginning of each that stay 0.
+    head: u64,
+}
 
 /// Memory for a site's code, before that is made.
 pub(crate) struct Place {
@@ -116,14 +120,24 @@ pub(crate) struct Place {
 }
 
 impl Arenas {
+    /// With so many bytes at the beginning of each that stay 0.
+    pub fn with_head(head: u64) -> Self {
+        Self { all: Vec::new(), head }
+    }
+
+    /// Where their code lies, and how much there can be, in the order in which they came.
+    pub fn code(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.all.iter().map(|arena| (arena.start, CODE))
+    }
+
     /// Room for so many bytes of code near an address, and a word.
     pub fn place(&mut self, near: u64, size: u64) -> Result<Place, Error> {
         let fits =
             |arena: &Arena| arena.reaches(near) && arena.code + size <= CODE && arena.words + 8 <= WORDS;
-        if !self.0.iter().any(fits) {
-            self.0.push(Arena::near(near)?);
+        if !self.all.iter().any(fits) {
+            self.all.push(Arena { code: self.head, ..Arena::near(near)? });
         }
-        let arena = self.0.iter_mut().find(|arena| fits(arena)).ok_or(Error::NoRoom(near))?;
+        let arena = self.all.iter_mut().find(|arena| fits(arena)).ok_or(Error::NoRoom(near))?;
         let word = arena.word().ok_or(Error::NoRoom(near))?;
         let code = arena.start + arena.code;
         arena.code += size.next_multiple_of(16);

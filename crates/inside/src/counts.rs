@@ -5,14 +5,14 @@
 //! forked child goes on with what was counted so far, and finds blocks of its own, since the table of threads is empty there.
 
 use crate::Error;
-use crate::code::{Arenas, REACH};
+use crate::code::Arenas;
+use crate::detours::{Ahead, Detours};
 use crate::find::Found;
 use crate::patch::Memory;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trapless_isa::body::Runs;
-use trapless_isa::detour::{BLOCK_COUNTERS, DetourRequest, Layout, Runtime, Stack, THREAD_SHIFT};
+use trapless_isa::Additions;
+use trapless_isa::detour::{BLOCK_COUNTERS, Layout, THREAD_SHIFT};
 use trapless_isa::payload::{EntryStep, Payload, Steps};
-use trapless_isa::{Additions, BranchTargets, Isa, Machine, Site};
 
 /// Log2 of how many threads are found at first sight, and of how many have a block.
 const THREAD_BITS: u32 = 12;
@@ -29,10 +29,8 @@ const BLOCKS: u64 = STRIDE << BLOCK_BITS;
 /// What the detours share.
 #[derive(Default)]
 pub(crate) struct Counting {
-    /// The memory, once there is any. It stays for good.
-    layout: Option<&'static Layout>,
-    /// Code, each within reach of some.
-    runtimes: Vec<Runtime>,
+    /// Once there is any memory for them.
+    detours: Option<Detours>,
     /// Counters that were given out.
     counters: u32,
 }
@@ -47,7 +45,7 @@ pub(crate) struct Counted {
 }
 
 /// A word of the memory.
-fn word(at: u64) -> &'static AtomicU64 {
+pub(crate) fn word(at: u64) -> &'static AtomicU64 {
     // SAFETY: whoever asks has it from the layout; the memory stays for good, and its words are aligned.
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at as usize)) }
 }
@@ -99,6 +97,7 @@ fn map() -> Result<Layout, Error> {
         gate: 0,
         near: 0,
         stacks: 0,
+        points: 0,
         additions: Additions::default(),
     })
 }
@@ -106,61 +105,18 @@ fn map() -> Result<Layout, Error> {
 impl Counting {
     /// What counts the calls of a function, ahead of it.
     pub fn count(&mut self, arenas: &mut Arenas, memory: &Memory, found: &Found) -> Result<Counted, Error> {
-        let start = found.displaced.start;
-        let isa = Machine::HOST.ok_or(Error::Machine)?.isa();
-        let layout = match self.layout {
-            Some(layout) => layout,
-            None => self.layout.insert(Box::leak(Box::new(map()?))),
+        let detours = match &mut self.detours {
+            Some(detours) => detours,
+            none => none.insert(Detours::new(Box::leak(Box::new(map()?)))),
         };
         let counter = BLOCK_COUNTERS + 8 * self.counters;
         if u64::from(counter) + 8 > STRIDE {
-            return Err(Error::TooMany(start));
+            return Err(Error::TooMany(found.displaced.start));
         }
-        let runtime = self.runtime(isa, arenas, memory, start, layout)?;
-        let targets = BranchTargets::default();
-        let site = Site::new(found.code.0, &found.code.1, &targets);
-        let length = usize::from(found.displaced.length);
-        let make = |address| {
-            isa.detour(&DetourRequest {
-                address,
-                displaced: found.displaced,
-                original: found.original.get(..length).unwrap_or_default(),
-                site: &site,
-                payload: Payload { entry: Steps::of([EntryStep::Count(counter)]), ..Payload::default() },
-                operands: &[],
-                runs: Runs::default(),
-                stack: Stack::Enough,
-                layout,
-                runtime,
-                tells: false,
-            })
-            .map_err(Error::Code)
-        };
-        let (detour, _) = arenas.write(start, memory, make, |detour| &detour.code)?;
+        let payload = Payload { entry: Steps::of([EntryStep::Count(counter)]), ..Payload::default() };
+        let detour = detours.write(arenas, memory, &Ahead::from(found), payload)?;
         self.counters += 1;
-        Ok(Counted { detour, counter, layout })
-    }
-
-    /// The code that detours near an address share.
-    fn runtime(
-        &mut self,
-        isa: &dyn Isa,
-        arenas: &mut Arenas,
-        memory: &Memory,
-        near: u64,
-        layout: &Layout,
-    ) -> Result<&Runtime, Error> {
-        // The detour is as far from there as its arena, at most.
-        let reaches = |runtime: &Runtime| {
-            runtime.routines.first().is_some_and(|routine| routine.abs_diff(near) < REACH / 2)
-        };
-        if let Some(index) = self.runtimes.iter().position(reaches) {
-            return Ok(&self.runtimes[index]);
-        }
-        let make = |at| isa.runtime(at, layout).map_err(Error::Code);
-        let (_, runtime) = arenas.write(near, memory, make, |runtime| &runtime.code)?;
-        self.runtimes.push(runtime);
-        Ok(&self.runtimes[self.runtimes.len() - 1])
+        Ok(Counted { detour, counter, layout: detours.layout })
     }
 }
 

@@ -68,8 +68,13 @@ pub enum Error {
     #[error("the function at {0:#x} has {most} handlers at its return already", most = crate::points::LANES)]
     Full(u64),
     /// There is no counter left.
-    #[error("the calls of the function at {0:#x} cannot be counted: so many functions' are already")]
+    #[error("the calls of the function at {0:#x} cannot be counted or timed: so many functions' are already")]
     TooMany(u64),
+    /// The processor's clock cannot be read.
+    #[error(
+        "calls cannot be timed: this thread must not read the processor's clock (prctl(PR_SET_TSC)), and would be ended for it"
+    )]
+    Clock,
     /// Exceptions could not pass.
     #[error("calls cannot be followed to their return, since not all unwinders could be told of it: {0}")]
     Unwinder(String),

@@ -1,9 +1,9 @@
 //! Which instructions a jump replaces at what somebody names.
 
 use crate::{Error, known, points, unwind};
-use std::sync::OnceLock;
-use trapless_engine::{Function, Stretch, Wanted};
-use trapless_isa::{Displaced, Mechanism};
+use std::sync::{Arc, OnceLock};
+use trapless_engine::{Function, PlannedSite, Stretch, Unwinder, Wanted};
+use trapless_isa::{Displaced, Hook, Mechanism};
 use trapless_process::Process;
 use trapless_session::files::Files;
 use trapless_session::name::Source;
@@ -23,10 +23,20 @@ pub(crate) struct Found {
     pub displaced: Displaced,
     /// As the file has it.
     pub original: Vec<u8>,
-    /// The beginning of the function that it is in, and where that is, for whoever looks for what may be overwritten ([`Purpose::Count`]).
+    /// The beginning of the function that it is in, and where that is, for whoever looks for what may be overwritten ([`Purpose::Count`], [`Purpose::Time`]).
     pub code: (u64, Vec<u8>),
     /// Its module's and its own name.
     pub name: [String; 2],
+    /// What unwinders ask and land by, which has to know of calls that are followed by detours ([`Purpose::Time`]).
+    pub told: Arc<[Asked]>,
+}
+
+/// A function by which an unwinder asks for an address, or lands.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub found: Found,
+    /// What is done there.
+    pub hook: Hook,
 }
 
 /// What functions are looked for.
@@ -38,6 +48,27 @@ pub(crate) enum Purpose {
     Follow,
     /// To be counted.
     Count,
+    /// To be timed by a detour that follows calls.
+    Time,
+}
+
+impl Purpose {
+    /// Whether calls are followed to their return.
+    pub fn follows(self) -> bool {
+        matches!(self, Self::Follow | Self::Time)
+    }
+}
+
+impl Asked {
+    /// Whether unwinders ask there, and do not land.
+    pub fn asks(&self) -> bool {
+        matches!(self.hook, Hook::Translate(_))
+    }
+
+    /// Whether whoever is asked asks nobody else that could be told: libgcc's own function asks the C library in turn, or the program where there is none.
+    pub fn is_asked_last(&self) -> bool {
+        self.asks() && self.found.name[1] != "_Unwind_Find_FDE"
+    }
 }
 
 impl Found {
@@ -117,19 +148,25 @@ fn by_spec(
     spec: &ProbeSpec,
     purpose: Purpose,
 ) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
-    let follows = purpose == Purpose::Follow;
-    if follows {
+    let follows = purpose.follows();
+    if purpose == Purpose::Follow {
         unwind::is_only_one(process, images)?;
     }
     let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST_SITES)?;
     let prepared = Prepared::new(Some(process), images, sites, follows)?;
     let wanted = |site: &Site| {
         let entries = site.kinds.are_any();
-        Wanted { entries, returns: entries && follows, ..Wanted::default() }
+        let unwinder = site.unwinder.filter(|_| purpose == Purpose::Time);
+        let latency = entries && purpose == Purpose::Time;
+        Wanted { entries, returns: entries && follows, latency, unwinder, ..Wanted::default() }
     };
     let plan = prepared.plan(wanted, &[Mechanism::Jump]);
     let mut skipped = prepared.sites().skipped.clone();
     let by_pattern = matches!(spec.location, Location::Function { .. });
+    let told: Arc<[Asked]> = match purpose {
+        Purpose::Time => asked(&plan.sites, &prepared, images)?.into(),
+        Purpose::Enter | Purpose::Follow | Purpose::Count => Arc::default(),
+    };
     let mut found = Vec::new();
     for (id, answer) in plan.answers() {
         let site = prepared.site(id);
@@ -158,10 +195,11 @@ fn by_spec(
                     displaced: planned.displaced,
                     original: planned.original().to_vec(),
                     code: match purpose {
-                        Purpose::Count => beginning(planned.request.function),
+                        Purpose::Count | Purpose::Time => beginning(planned.request.function),
                         Purpose::Enter | Purpose::Follow => Default::default(),
                     },
                     name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
+                    told: told.clone(),
                 }),
                 Some(why) => skipped.push(resolve::skip(images, site, why)),
             },
@@ -172,6 +210,35 @@ fn by_spec(
         return Err(nothing(&skipped));
     }
     Ok((found, skipped))
+}
+
+/// Where unwinders ask and land, among planned sites: those that have to know of calls that detours follow.
+fn asked(sites: &[PlannedSite<'_>], prepared: &Prepared<'_>, images: &[Image]) -> Result<Vec<Asked>, Error> {
+    let mut asked = Vec::new();
+    for planned in sites {
+        let hook = match planned.request.wanted.unwinder {
+            Some(Unwinder::Lookup(lookup)) => Hook::Translate(lookup),
+            Some(Unwinder::Landing(code_address)) => Hook::Land { code_address },
+            Some(Unwinder::Entry) | None => continue,
+        };
+        let site = prepared.site(planned.request.id);
+        let name = [site.module_name(images).to_owned(), site.name.text().to_owned()];
+        if !planned.turns.is_empty() {
+            return Err(Error::Unwinder(format!("{} jumps back to its entry", name.join(":"))));
+        }
+        asked.push(Asked {
+            found: Found {
+                function: planned.request.address,
+                displaced: planned.displaced,
+                original: planned.original().to_vec(),
+                code: Default::default(),
+                name,
+                told: Arc::default(),
+            },
+            hook,
+        });
+    }
+    Ok(asked)
 }
 
 /// As much of a function's code as matters for what is read behind its entry.

@@ -45,8 +45,7 @@ pub(crate) fn or_find<E>(
     let before = if patch::is_filtered() { None } else { mapped_at(entry).zip(loads()) };
     let Some((mapped, loads)) = before else { return find() };
     let all = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let holds =
-        |known: &&Known| known.mapped == mapped && (purpose != Purpose::Follow || known.loads == loads);
+    let holds = |known: &&Known| known.mapped == mapped && (!purpose.follows() || known.loads == loads);
     if let Some(known) = all().get(&(entry, purpose)).filter(holds) {
         return Ok(known.found.clone());
     }
@@ -114,7 +113,14 @@ mod tests {
 
     fn found(function: u64) -> Found {
         let displaced = Displaced { start: function, length: 5, instructions: 1 };
-        Found { function, displaced, original: Vec::new(), code: (0, Vec::new()), name: Default::default() }
+        Found {
+            function,
+            displaced,
+            original: Vec::new(),
+            code: (0, Vec::new()),
+            name: Default::default(),
+            told: Default::default(),
+        }
     }
 
     #[test]

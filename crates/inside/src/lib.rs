@@ -55,7 +55,7 @@
 //! - Handlers of signals that interrupt a handler, or the code around it, see that code, and their walks of the stack end there. They pass calls that are
 //!   followed.
 //! - A thread is not to be cancelled (`pthread_cancel`) while it is in a handler.
-//! - Calls are followed only where there is one unwinder, the system's (`libgcc_s.so`), and no stack is copied away (greenlets). Libraries that bring another one,
+//! - Calls have handlers at their returns only where there is one unwinder, the system's (`libgcc_s.so`), and no stack is copied away (greenlets). Libraries that bring another one,
 //!   or do that, are not to be loaded later.
 //!
 //! | module | question it answers |
@@ -68,6 +68,8 @@
 //! | `room` | where can a jump lead that has breakpoints among its bytes? |
 //! | `code` | where do copies lie, and the words that they go by? |
 //! | `counts` | where are calls counted that have no handler? |
+//! | `times` | how are they timed, and what are unwinders told of it? |
+//! | `detours` | how is the code made that does either? |
 //! | `call` | what does a handler see, and what can it change? |
 //! | `points` | which calls are under way whose return has a handler? |
 //! | `object` | where do unwinders find those? |
@@ -80,6 +82,7 @@ mod busy;
 mod call;
 mod code;
 mod counts;
+mod detours;
 mod error;
 mod find;
 mod known;
@@ -90,19 +93,21 @@ mod points;
 mod room;
 mod site;
 mod threads;
+mod times;
 mod traps;
 mod unwind;
 
 pub use call::{Call, Return, Word};
 pub use error::Error;
 pub use trapless_session::error::Error as FindError;
-pub use trapless_session::outcome::Skipped;
+pub use trapless_session::outcome::{Bucket, LatencySummary, Skipped};
 
 use find::Purpose;
 use points::Kept;
 use site::{Listener, Site};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use trapless_wire::{Latency as Histogram, Numbers};
 
 /// Whether there can be probes in one's own process here: on x86-64.
 pub fn is_possible() -> bool {
@@ -133,7 +138,7 @@ pub struct Inside(());
 
 impl Inside {
     /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass; for handlers at returns also
-    /// `memfd_create`, `process_vm_readv` and `mincore`, and for counts `madvise`.
+    /// `memfd_create`, `process_vm_readv` and `mincore`, for counts `madvise`, and for latencies that, `mprotect`, `munlock` and `prctl`.
     ///
     /// # Errors
     /// As [`inside`].
@@ -268,6 +273,57 @@ impl Inside {
             let sites = sorted(&found, results, &mut skipped, |sites| all.uncount(sites))?;
             // Numbers of whoever has asked before are in it, and only grow.
             Ok(Count { sites: sites.into_iter().map(|site| (site, site.total())).collect(), skipped })
+        })
+    }
+
+    /// Times the calls of the functions that a pattern means, from their entries to their returns, without a handler: that costs what it costs from outside.
+    ///
+    /// ```
+    /// # if !trapless_inside::is_possible() || matches!(trapless_inside::inside(), Err(trapless_inside::Error::Seccomp)) { return Ok(()); }
+    /// let latency = trapless_inside::inside()?.latency("libc.so*:getppid")?;
+    /// std::os::unix::process::parent_id();
+    /// assert_eq!(latency.calls(), 1);
+    /// let times = latency.times();
+    /// println!("{} ns, and 99 % within {} ns", times.avg, times.p99);
+    /// # Ok::<(), trapless_inside::Error>(())
+    /// ```
+    ///
+    /// A call counts when it returns, once it was entered while its function was timed by anybody. So calls that were under way when a function is timed
+    /// for the first time are in no numbers; those that are under way when that ends are in the numbers of whoever times it when they return. Calls that are left by an
+    /// exception or `longjmp`, that never return, or that a handler has skipped are in none. What handlers at the function take is not in its times, and what they
+    /// call is timed as all calls are.
+    ///
+    /// Return addresses of calls under way are elsewhere than on the stack. Unwinders are told the real ones, whichever they are and whenever they were loaded: what
+    /// they ask in the C library (`_dl_find_object`, `dl_iterate_phdr`) has a jump of ours from the first time on, for good. Code that
+    /// reads return addresses itself and asks nobody sees others. Functions that look at their own, return twice or change stacks are refused.
+    ///
+    /// Calls are let go without, and told as [`Latency::lost`]: those of more than 1023 threads with different thread pointers, over all the time; on more than
+    /// 128 MiB of stacks; of more than 65,536 calls that go on in each other by jumps; and those that go to a replacement. In a forked child numbers go on from what they
+    /// were, and its calls return as its parent's do.
+    ///
+    /// # Errors
+    /// As [`Self::on`]; unwinders cannot be told; there is no memory for it; the processor's clock cannot be read.
+    pub fn latency(self, pattern: &str) -> Result<Latency, Error> {
+        self.times(pattern)
+    }
+
+    /// The same for this function.
+    ///
+    /// # Errors
+    /// It is no function of a mapped file, or cannot be probed; otherwise as [`Self::latency`].
+    pub fn latency_function(self, function: *const ()) -> Result<Latency, Error> {
+        self.times(function)
+    }
+
+    fn times(self, place: impl Place) -> Result<Latency, Error> {
+        times::may_read_clock()?;
+        site::alone(|all| {
+            let (found, mut skipped) = place.find(Purpose::Time)?;
+            let results = all.time(&found)?;
+            let sites = sorted(&found, results, &mut skipped, |sites| all.untime(sites))?;
+            // As with counts.
+            let sites = sites.into_iter().map(|site| (site, site.numbers())).collect();
+            Ok(Latency { sites, skipped, unwound: times::unwound() })
         })
     }
 
@@ -516,5 +572,120 @@ impl Drop for Count {
 impl std::fmt::Debug for Count {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Count").field("functions", &self.functions()).finish_non_exhaustive()
+    }
+}
+
+/// Calls that are timed, until this is dropped.
+#[must_use = "calls are timed until this is dropped"]
+pub struct Latency {
+    /// With what was known before.
+    sites: Vec<(&'static Site, Numbers)>,
+    skipped: Vec<Skipped>,
+    /// What was so before.
+    unwound: u64,
+}
+
+/// What is known of a function's calls that were timed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many have returned.
+    pub calls: u64,
+    /// How many were not followed to their return.
+    pub lost: u64,
+    /// How long they took.
+    pub times: LatencySummary,
+}
+
+/// What has come since the numbers were so: how long calls took, in ticks, and how many were lost.
+fn timed_since((site, before): &(&'static Site, Numbers)) -> (Histogram, u64) {
+    let now = site.numbers();
+    let times = match (now.latency, &before.latency) {
+        (Some(now), Some(before)) => now.since(before),
+        (now, _) => now.unwrap_or_default(),
+    };
+    (times, now.lost.wrapping_sub(before.lost))
+}
+
+/// How many calls are in a histogram: all that it holds, at whatever moment it was read.
+fn calls_in(times: &Histogram) -> u64 {
+    times.buckets.iter().sum()
+}
+
+impl Times {
+    fn of(timed: &(&'static Site, Numbers)) -> Self {
+        let (times, lost) = timed_since(timed);
+        Self { calls: calls_in(&times), lost, times: LatencySummary::of(&times, times::rate()) }
+    }
+}
+
+impl Latency {
+    /// How many functions' calls are timed.
+    pub fn functions(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// Functions that matched and were left alone, and why.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// How many calls have returned.
+    pub fn calls(&self) -> u64 {
+        self.sites.iter().map(|timed| calls_in(&timed_since(timed).0)).sum()
+    }
+
+    /// How many calls were not followed to their return ([`Inside::latency`]).
+    pub fn lost(&self) -> u64 {
+        self.sites.iter().map(|timed| timed_since(timed).1).sum()
+    }
+
+    /// How many calls were left by an exception or a panic since this began, of all functions that are timed in the process, as far as the
+    /// unwinder is gcc's and was loaded when the first one was. The end of a thread leaves calls, too, which are not counted.
+    pub fn unwound(&self) -> u64 {
+        times::unwound().wrapping_sub(self.unwound)
+    }
+
+    /// The functions' names, as `MODULE:FUNCTION`.
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.sites.iter().map(|timed| timed.0.name())
+    }
+
+    /// What is known of all functions together. Waits as [`Self::times`] does.
+    pub fn all(&self) -> Times {
+        let (mut times, mut lost) = (Histogram::default(), 0);
+        for (more, of_them) in self.sites.iter().map(timed_since) {
+            times.merge(&more);
+            lost += of_them;
+        }
+        Times { calls: calls_in(&times), lost, times: LatencySummary::of(&times, times::rate()) }
+    }
+
+    /// How long calls took, those of all functions together. Where calls are timed only since less than 20 ms in this process, it waits until then: so
+    /// long it takes to know how fast the clock ticks.
+    pub fn times(&self) -> LatencySummary {
+        self.all().times
+    }
+
+    /// What is known of each function, as `MODULE:FUNCTION`. Waits as [`Self::times`] does.
+    pub fn by_function(&self) -> impl Iterator<Item = (String, Times)> + '_ {
+        self.sites.iter().map(|timed| (timed.0.name(), Times::of(timed)))
+    }
+
+    /// What is known of the function with this number in that order; `None`: there are not so many. Waits as [`Self::times`] does.
+    pub fn times_of(&self, number: usize) -> Option<Times> {
+        self.sites.get(number).map(Times::of)
+    }
+}
+
+impl Drop for Latency {
+    fn drop(&mut self) {
+        let sites: Vec<&'static Site> = self.sites.drain(..).map(|(site, _)| site).collect();
+        site::alone(|all| all.untime(&sites));
+    }
+}
+
+impl std::fmt::Debug for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Latency").field("functions", &self.functions()).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,8 @@ use crate::code::{self, instructions};
 use crate::object::{self, Sizes};
 use crate::site::{Lane, Site};
 use crate::threads::{self, Record};
-use crate::{Error, unwind};
+use crate::times::PointsAt;
+use crate::{Error, times, unwind};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
@@ -175,6 +176,8 @@ pub(crate) fn ready() -> Result<(), Error> {
         free: AtomicU64::new(0),
         let_go: AtomicU64::new(0),
     };
+    // Whoever times calls may take one of them off a stack.
+    times::there_are_points(pool.places());
     POOL.store(Box::into_raw(Box::new(pool)), Ordering::Release);
     Ok(())
 }
@@ -189,6 +192,10 @@ pub(crate) unsafe fn follow(own: &Record, saved: &mut Saved, site: &'static Site
     let slot: *mut u64 = std::ptr::with_exposed_provenance_mut(at as usize);
     // SAFETY: at an entry the stack pointer is at the return address, which is the function's by now.
     let there = unsafe { slot.read_volatile() };
+    if times::are_at(there) {
+        // What is known of the call that goes on in this one by a jump is found by what stands there.
+        return false;
+    }
     let below = pool.of(there);
     let depth = below.map_or(0, |below| below.back.depth.load(Ordering::Relaxed) + 1);
     if depth >= DEEPEST {
@@ -212,6 +219,11 @@ pub(crate) unsafe fn follow(own: &Record, saved: &mut Saved, site: &'static Site
     point.set(UNDER_WAY);
     (saved.way, saved.by_point) = (pool.code + u64::from(index) * pool.length, 1);
     true
+}
+
+/// Where points are, once there are any.
+pub(crate) fn places() -> Option<PointsAt> {
+    pool().map(Pool::places)
 }
 
 /// Whether there is code of points.
@@ -241,6 +253,17 @@ fn freed(uses: u64) -> u64 {
 }
 
 impl Pool {
+    /// A point and what unwinders know of it are equally long, and the caller's address comes first there.
+    fn places(&self) -> PointsAt {
+        const { assert!(offset_of!(Front, home) == 0) };
+        let known = self.fronts.as_ptr().addr() as u64;
+        PointsAt {
+            start: self.on_stack,
+            size: self.length * u64::from(MOST),
+            apart: known.wrapping_sub(self.on_stack),
+        }
+    }
+
     fn at(&self, index: u32) -> Point {
         Point { index, front: &self.fronts[index as usize], back: &self.backs[index as usize] }
     }
@@ -351,6 +374,11 @@ impl Pool {
     fn is_left(&self, point: Point) -> Result<bool, Unread> {
         let slot = point.front.slot.load(Ordering::Relaxed);
         let Some(there) = word(slot)? else { return Ok(true) };
+        if times::are_at(there) {
+            // A detour that follows the same call may have taken what stood there. What is there now is that one's as long as it is one of theirs.
+            let on_stack = self.on_stack + u64::from(point.index) * self.length;
+            return Ok(!times::may_have(slot, on_stack) && word(slot)?.is_some_and(times::are_at));
+        }
         for next in self.chain(there) {
             if next.index == point.index {
                 return Ok(false);

@@ -3,17 +3,19 @@
 use crate::call::{Call, Errno, Return};
 use crate::code::{self, Arenas, instructions};
 use crate::counts::{Counted, Counting};
-use crate::find::Found;
+use crate::find::{Asked, Found};
 use crate::patch::{self, Jump, Memory, Stands};
 use crate::points::{self, Kept, LANES, Lanes, NO_LANES};
 use crate::room::Pads;
+use crate::times::{Timed, Timing, Told};
 use crate::{Error, busy, threads, traps};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use trapless_isa::inside::{Handling, Inside, Saved};
+use trapless_isa::inside::{Handling, Inside, RETURNS, Saved};
+use trapless_wire::Numbers;
 
 /// What is called at an entry, which keeps something for the return.
 pub(crate) type Enter = Box<dyn Fn(&mut Call<'_>) -> Kept + Send + Sync>;
@@ -90,6 +92,11 @@ pub(crate) struct Site {
     /// Where its calls are counted, once they were, and how many ask for it.
     counted: OnceLock<Counted>,
     counters: AtomicU64,
+    /// The same of those that are timed.
+    timed: OnceLock<Timed>,
+    timers: AtomicU64,
+    /// What is done there for unwinders, if anything is: for good, and ahead of everything else.
+    told: OnceLock<Told>,
 }
 
 impl std::fmt::Debug for Site {
@@ -107,6 +114,7 @@ pub(crate) struct All {
     /// The code that calls the dispatcher, once it was made.
     handling: Option<u64>,
     counting: Counting,
+    timing: Timing,
 }
 
 static ALL: Mutex<Option<All>> = Mutex::new(None);
@@ -156,24 +164,46 @@ impl Site {
         self.counted.get().filter(|_| self.counters.load(Ordering::Relaxed) > 0)
     }
 
+    /// What times its calls, while anybody asks for that.
+    fn timed(&self) -> Option<&Timed> {
+        self.timed.get().filter(|_| self.timers.load(Ordering::Relaxed) > 0)
+    }
+
     /// What it is there for, in the word that its pad goes by.
     fn direct(&self) {
-        let to = match self.counted() {
-            // The detour leads on to the function itself.
-            Some(counted) if !self.is_heard() && !self.is_replaced() => counted.detour,
-            None if !self.is_heard() => self.next(),
+        let to = match (self.timed(), self.counted()) {
+            // The detours lead on to the function itself. Who is timed is counted by that.
+            (Some(timed), _) if !self.is_heard() && !self.is_replaced() => timed.detour,
+            (None, Some(counted)) if !self.is_heard() && !self.is_replaced() => counted.detour,
+            (None, None) if !self.is_heard() => self.next(),
             _ => self.entry,
         };
-        self.slot.store(to, Ordering::Release);
+        match self.told.get() {
+            Some(told) => {
+                told.next.store(to, Ordering::Release);
+                self.slot.store(told.detour, Ordering::Release);
+            }
+            None => self.slot.store(to, Ordering::Release),
+        }
     }
 
     fn is_asked_for(&self) -> bool {
-        self.is_replaced() || self.is_heard() || self.counted().is_some()
+        self.is_replaced()
+            || self.is_heard()
+            || self.counted().is_some()
+            || self.timed().is_some()
+            || self.told.get().is_some()
     }
 
     /// How many of its calls were counted so far, whoever asked for it.
     pub fn total(&self) -> u64 {
-        self.counted.get().map_or(0, Counted::total)
+        let counted = self.counted.get().map_or(0, Counted::total);
+        counted.wrapping_add(self.timed.get().map_or(0, Timed::entries))
+    }
+
+    /// What is known of its calls that were timed so far, whoever asked for it.
+    pub fn numbers(&self) -> Numbers {
+        self.timed.get().map(Timed::numbers).unwrap_or_default()
     }
 
     /// Gives it other listeners; those that it had are for [`threads::drop_later`].
@@ -296,6 +326,9 @@ impl All {
             replaced_by: AtomicU64::new(0),
             counted: OnceLock::new(),
             counters: AtomicU64::new(0),
+            timed: OnceLock::new(),
+            timers: AtomicU64::new(0),
+            told: OnceLock::new(),
         }));
         let data = std::ptr::from_ref(site).expose_provenance() as u64;
         memory.write(place.code, &isa.entry(data, handling))?;
@@ -325,8 +358,18 @@ impl All {
 extern "C" fn dispatch(saved: *mut Saved, site: u64) {
     // SAFETY: sites stay for good; handling code has saved it, and waits.
     let (site, saved) = unsafe { (&*std::ptr::with_exposed_provenance::<Site>(site as usize), &mut *saved) };
-    saved.way = site.next();
-    if let Some(counted) = site.counted() {
+    // Read once: others may change it meanwhile, and each call is counted in one way.
+    let (timed, counted) = (site.timed(), site.counted());
+    saved.way = match (site.replaced_by.load(Ordering::Acquire), timed) {
+        (0, Some(timed)) => timed.detour,
+        (0, None) => site.copies,
+        (with, timed) => {
+            timed.into_iter().for_each(Timed::lose_one);
+            with
+        }
+    };
+    let by_detour = timed.is_some_and(|timed| saved.way == timed.detour);
+    if let Some(counted) = counted.filter(|_| !by_detour) {
         counted.add_one();
     }
     threads::unless_inside(|own| {
@@ -340,6 +383,10 @@ extern "C" fn dispatch(saved: *mut Saved, site: u64) {
             }
         }
     });
+    if let Some(counted) = counted.filter(|_| by_detour && saved.way == RETURNS) {
+        // A handler has skipped it.
+        counted.add_one();
+    }
 }
 
 impl Site {
@@ -450,6 +497,74 @@ impl All {
             site.direct();
         }
         let _ = settle(sites);
+    }
+
+    /// Has the calls of all of these timed; for each, its site or what is in the way.
+    ///
+    /// # Errors
+    /// What is in the way of all of them; none are timed then.
+    pub fn time(&mut self, all: &[Found]) -> Result<Vec<Result<&'static Site, Error>>, Error> {
+        let memory = Memory::open()?;
+        // What was found together asks the same ones.
+        for together in all.chunk_by(|one, next| Arc::ptr_eq(&one.told, &next.told)) {
+            self.tell(&memory, &together[0].told)?;
+        }
+        let mut add = |found: &Found| {
+            let site = self.site(found)?;
+            if site.timed.get().is_none() {
+                let timed = self.timing.time(&memory, found)?;
+                site.timed.get_or_init(|| timed);
+            }
+            site.timers.fetch_add(1, Ordering::Relaxed);
+            site.direct();
+            Ok(site)
+        };
+        let results: Vec<Result<&'static Site, Error>> = all.iter().map(&mut add).collect();
+        self.settled(results, Self::untime)
+    }
+
+    /// Has them timed no longer. Their calls that are under way return as they are to.
+    pub fn untime(&mut self, sites: &[&'static Site]) {
+        for site in sites {
+            site.timers.fetch_sub(1, Ordering::Relaxed);
+            site.direct();
+        }
+        let _ = settle(sites);
+    }
+
+    /// Has unwinders told of calls that detours follow, from now on.
+    ///
+    /// # Errors
+    /// Not all that ask can be told.
+    fn tell(&mut self, memory: &Memory, all: &[Asked]) -> Result<(), Error> {
+        let sites: Vec<Result<&'static Site, Error>> =
+            all.iter().map(|asked| self.told(memory, asked)).collect();
+        let made: Vec<&'static Site> = sites.iter().flatten().copied().collect();
+        let mut settled = settle(&made)?.into_iter();
+        let told: Vec<Result<(), Error>> =
+            sites.into_iter().map(|site| site.and_then(|_| settled.next().unwrap_or(Ok(())))).collect();
+        // What asks on is told there.
+        let asks_on = all.iter().zip(&told).any(|(asked, told)| asked.is_asked_last() && told.is_ok());
+        for (asked, told) in all.iter().zip(told) {
+            match told {
+                Err(error) if asked.is_asked_last() || asked.asks() && !asks_on => {
+                    return Err(Error::Unwinder(format!("{}: {error}", asked.found.name.join(":"))));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands there is to do so ahead of everything else.
+    fn told(&mut self, memory: &Memory, asked: &Asked) -> Result<&'static Site, Error> {
+        let site = self.site(&asked.found)?;
+        if site.told.get().is_none() {
+            let told = self.timing.tell(memory, &asked.found, asked.hook)?;
+            site.told.get_or_init(|| told);
+            site.direct();
+        }
+        Ok(site)
     }
 
     /// Has the jumps stand that were asked for; `undo` takes that back where they cannot.

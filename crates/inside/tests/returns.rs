@@ -3,9 +3,12 @@
 #![cfg(target_arch = "x86_64")]
 
 mod common;
+#[path = "returns/foreign.rs"]
+mod foreign;
 
 use common::sums::{SUM, call};
 use common::{apart, ready, use_the_c_library, work};
+use foreign::foreign;
 use std::arch::{asm, global_asm};
 use std::ffi::{CString, c_long, c_void};
 use std::hint::black_box;
@@ -35,56 +38,6 @@ fn counting(count: &Arc<AtomicU64>) -> impl Fn(&mut Return<'_>) + Send + Sync + 
 fn following(function: *const (), count: &Arc<AtomicU64>) -> Result<Probe, Error> {
     let handler = counting(count);
     ready().around_function(function, |_| (), move |returned, ()| handler(returned))
-}
-
-/// A library of C++ that was built with these flags and loaded; `None`: there is no compiler.
-fn foreign(name: &str, flags: &[&str]) -> Option<Library> {
-    let path = std::env::temp_dir().join(format!("trapless-{name}-{}.so", std::process::id()));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/returns/foreign.cc");
-    let mut command = Command::new("g++");
-    command.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&path).arg(source).args(flags);
-    match command.status() {
-        Ok(status) => assert!(status.success()),
-        Err(error) => {
-            trapless_testing::skipped(format_args!("g++: {error}"));
-            return None;
-        }
-    }
-    let path_of_c = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the library's constructors do nothing unusual.
-    let handle = unsafe { libc::dlopen(path_of_c.as_ptr(), libc::RTLD_NOW) };
-    assert!(!handle.is_null());
-    let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-    std::fs::remove_file(&path).unwrap();
-    Some(Library { handle, name })
-}
-
-struct Library {
-    handle: *mut c_void,
-    name: String,
-}
-
-// SAFETY: a handle of a library is the process's.
-unsafe impl Sync for Library {}
-
-impl Library {
-    fn at(&self, name: &str) -> *const () {
-        let name = CString::new(name).unwrap();
-        // SAFETY: the library stays loaded.
-        let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
-        assert!(!found.is_null(), "{name:?}");
-        found.cast_const().cast()
-    }
-
-    fn call(&self, name: &str, arguments: &[c_long]) -> c_long {
-        let mut all = [0; 6];
-        all[..arguments.len()].copy_from_slice(arguments);
-        // SAFETY: functions of the library take numbers, and more of them do not matter.
-        let function: extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long) -> c_long =
-            unsafe { std::mem::transmute(self.at(name)) };
-        let [a, b, c, d, e, f] = all;
-        function(a, b, c, d, e, f)
-    }
 }
 
 #[test]
