@@ -63,7 +63,7 @@ enum trapless_error {
     TRAPLESS_REFUSED = 7,      /* it is there, and cannot be probed */
     TRAPLESS_MODIFIED = 8,     /* its code is not what its file has: another tool is there */
     TRAPLESS_REPLACED = 9,     /* it is replaced already */
-    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already, or there are no counters left (32752 functions) */
+    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already, or there are no counters left (32752 functions), or no room for timers */
     TRAPLESS_UNWINDER = 11,    /* calls cannot be followed: exceptions could not pass, as there is another unwinder than the system's */
     TRAPLESS_SYSTEM = 12,      /* the kernel refused something, or a file could not be read */
     TRAPLESS_INTERNAL = 13     /* a bug of trapless */
@@ -83,7 +83,7 @@ bool trapless_is_possible(void);
 
 /*
  * Says that the seccomp filter of this process lets pass what is called for probes: membarrier, mmap, writing to /proc/self/mem, and for handlers
- * at returns memfd_create, process_vm_readv and mincore, for counters madvise. Without that, a process with a filter is refused (TRAPLESS_SECCOMP), since a filter might end
+ * at returns memfd_create, process_vm_readv and mincore, for counters madvise, for timers that, mprotect, munlock and prctl. Without that, a process with a filter is refused (TRAPLESS_SECCOMP), since a filter might end
  * it. Harmless where there is none. TRAPLESS_OK, or the error by which probes are not possible all the same.
  */
 int trapless_allow_seccomp(void);
@@ -96,6 +96,8 @@ typedef struct trapless_return trapless_return;
 typedef struct trapless_probe trapless_probe;
 /* Calls that are counted. */
 typedef struct trapless_counter trapless_counter;
+/* Calls that are timed. */
+typedef struct trapless_timer trapless_timer;
 /* A function that is called instead of another one. */
 typedef struct trapless_replacement trapless_replacement;
 
@@ -204,6 +206,63 @@ const char *trapless_counter_function(const trapless_counter *counter, size_t nu
 
 /* Counts no longer, and frees the counter. NULL is none. As with free(), once. */
 void trapless_counter_remove(trapless_counter *counter);
+
+/* ---- Timers ---- */
+
+/* What is known of calls that were timed. Times are in nanoseconds; p50 is the median, and p999 what 99.9 % of the calls are not above. */
+typedef struct trapless_times {
+    uint64_t calls;            /* that have returned */
+    uint64_t lost;             /* that were not followed to their return */
+    uint64_t average;
+    uint64_t p50, p90, p99, p999;
+    uint64_t longest;
+} trapless_times;
+
+/* So many calls took so long: from low on, and less than high, in nanoseconds. */
+typedef struct trapless_bucket {
+    uint64_t low, high, calls;
+} trapless_bucket;
+
+/*
+ * Times the calls of all functions that a pattern means, as trapless_on understands it, from their entries to their returns, from now until trapless_timer_remove. No handler
+ * is called, so this costs some nanoseconds, most of them for reading the clock. A call counts when it returns. One that is left by an exception or longjmp, that never
+ * returns, or that a handler has skipped does not; nor does one that was under way when its function was timed for the first time.
+ *
+ * Lost are calls of more than 1023 threads with different thread pointers over all the time, calls on more than 128 MiB of stacks, and those that go to a replacement.
+ * From the first time on dl_iterate_phdr and _dl_find_object of the C library have a jump in them, for good: unwinders are told real return addresses there. In a forked
+ * child numbers go on from what they were.
+ *
+ * NULL where it fails: as trapless_on; TRAPLESS_REFUSED also where the thread must not read the clock; TRAPLESS_FULL if there is no room for any of them;
+ * TRAPLESS_UNWINDER if unwinders cannot be told.
+ */
+trapless_timer *trapless_latency(const char *pattern);
+
+/* The same for one function. */
+trapless_timer *trapless_latency_function(trapless_function function);
+
+/* How many functions' calls are timed. */
+size_t trapless_timer_functions(const trapless_timer *timer);
+
+/* What is known of all functions together. Within 20 ms of the first timer of the process, it waits until then. False: something is NULL. */
+bool trapless_timer_times(const trapless_timer *timer, trapless_times *times);
+
+/*
+ * The function with this number, from 0 on, as "MODULE:FUNCTION", and, if times is not NULL, what is known of it. NULL: there are not so many. The name stays until the
+ * timer is removed.
+ */
+const char *trapless_timer_function(const trapless_timer *timer, size_t number, trapless_times *times);
+
+/*
+ * The histogram of all functions together: how many buckets are not empty, of which the first ones, in rising order, are written to buckets, which has room for so many. With
+ * NULL and 0 it only says how many there are. There are never more than 624.
+ */
+size_t trapless_timer_buckets(const trapless_timer *timer, trapless_bucket *buckets, size_t room);
+
+/* How many calls were left by an exception since then, of all functions that are timed in the process, as far as the unwinder is gcc's. */
+uint64_t trapless_timer_unwound(const trapless_timer *timer);
+
+/* Times no longer, and frees the timer. Calls that are under way return as ever. NULL is none. As with free(), once. */
+void trapless_timer_remove(trapless_timer *timer);
 
 /* ---- Of a call ---- */
 

@@ -101,7 +101,7 @@ fn number(error: &Error) -> Number {
         Error::Find(FindError::Select(_) | FindError::OnlyInlined { .. }) => Number::NotFound,
         Error::Find(FindError::Source { .. } | FindError::NoReturn { .. }) => Number::Pattern,
         Error::Find(FindError::NothingProbed { .. }) => Number::Refused,
-        Error::Refused { .. } | Error::Code(_) | Error::NoRoom(_) => Number::Refused,
+        Error::Refused { .. } | Error::Code(_) | Error::NoRoom(_) | Error::Clock => Number::Refused,
         Error::Modified(_) => Number::Modified,
         Error::Itself(_) => Number::Argument,
         Error::Replaced(_) => Number::Replaced,

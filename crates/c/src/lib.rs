@@ -12,6 +12,7 @@
 //! | `handlers` | how are functions of C called, and when for the last time? |
 //! | `probe` | what stands in for a probe and a replacement? |
 //! | `count` | what stands in for calls that are counted? |
+//! | `latency` | what stands in for calls that are timed? |
 //! | `call` | what does a handler ask of a call and of a return? |
 //! | `error` | what has failed, as a number and as a text? |
 
@@ -19,6 +20,7 @@ pub mod call;
 pub mod count;
 pub mod error;
 pub mod handlers;
+pub mod latency;
 pub mod probe;
 
 use error::{Failure, answer};

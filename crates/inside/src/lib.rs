@@ -55,6 +55,10 @@
 //! - Handlers of signals that interrupt a handler, or the code around it, see that code, and their walks of the stack end there. They pass calls that are
 //!   followed.
 //! - A thread is not to be cancelled (`pthread_cancel`) while it is in a handler.
+//! - Where calls are timed ([`Inside::latency`]), `dl_iterate_phdr` and `_dl_find_object` of the C library get a jump for good. Its distance has a given byte or two, and the addresses that it can
+//!   lead to may be taken in a process with many threads: then nothing is timed ([`Error::Unwinder`]). Whoever wants to be sure times something at the beginning. From outside no calls are followed
+//!   in such a process any more.
+//! - Libraries that come with the unwinder of the nongnu project, or copy stacks away, are not to be loaded while calls are timed.
 //! - Calls have handlers at their returns only where there is one unwinder, the system's (`libgcc_s.so`), and no stack is copied away (greenlets). Libraries that bring another one,
 //!   or do that, are not to be loaded later.
 //!
@@ -470,7 +474,7 @@ impl Probe {
 
     /// How many calls of functions with handlers were let go without, in the whole process so far: more than 4096 threads had handlers called, or
     /// more than 32,768 calls were to be followed to their return at a time (of those that `longjmp` leaves some may count as under way), or 64 that go on in
-    /// each other; and all calls of children that were made without the C library's `fork`, before they ask for probes themselves.
+    /// each other; a function that is timed had gone on in theirs by a jump; and all calls of children that were made without the C library's `fork`, before they ask for probes themselves.
     pub fn missed(&self) -> u64 {
         threads::missed()
     }
@@ -480,7 +484,8 @@ impl Probe {
         self.listener.panics()
     }
 
-    /// How many calls that were to be followed to their return were left by an exception, a panic or the end of their thread.
+    /// How many calls that were to be followed to their return were left by an exception, a panic or the end of their thread. Not seen are those that were timed as
+    /// well ([`Inside::latency`]): see [`Latency::unwound`].
     pub fn unwound(&self) -> u64 {
         self.listener.unwound()
     }

@@ -42,7 +42,8 @@ mod attach;
 
 pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, Replace, Session, Summary, attach};
 pub use trapless_inside::{
-    Call, Error as InsideError, Inside, Probe, Replacement, Word, inside, is_possible as inside_is_possible,
+    Call, Count, Error as InsideError, Inside, Latency, Probe, Replacement, Return, Times, Word, inside,
+    is_possible as inside_is_possible,
 };
 pub use trapless_process::OpenError;
 pub use trapless_session::error::Error;

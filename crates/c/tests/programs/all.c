@@ -302,6 +302,50 @@ static void calls_are_counted_without_a_handler(void)
     CHECK_IS(trapless_last_error(), TRAPLESS_NOT_FOUND);
 }
 
+static void calls_are_timed_without_a_handler(void)
+{
+    trapless_timer *timer = trapless_latency_function(FUNCTION(sum));
+    CHECK(timer, "%s", trapless_last_error_message());
+    CHECK_IS(trapless_timer_functions(timer), 1);
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++)
+        CHECK_IS(pthread_create(&threads[n], NULL, sum_often, NULL), 0);
+    for (int n = 0; n < 4; n++)
+        CHECK_IS(pthread_join(threads[n], NULL), 0);
+    trapless_times times = {0}, all = {0};
+    const char *name = trapless_timer_function(timer, 0, &times);
+    CHECK(name && strstr(name, ":sum"), "%s", name);
+    CHECK_IS(times.calls, 40000);
+    CHECK_IS(times.lost, 0);
+    CHECK(trapless_timer_times(timer, &all), "it is the only one");
+    CHECK_IS(all.calls, 40000);
+    CHECK_IS(all.lost, 0);
+    CHECK(times.p50 <= times.p99 && times.p99 <= times.p999 && times.p999 <= times.longest, "%ld", (long)times.p99);
+    trapless_bucket buckets[624];
+    size_t count = trapless_timer_buckets(timer, NULL, 0);
+    CHECK_IS(trapless_timer_buckets(timer, buckets, 624), count);
+    uint64_t calls = 0;
+    for (size_t n = 0; n < count; n++)
+        calls += buckets[n].calls;
+    CHECK_IS(calls, 40000);
+    CHECK(!trapless_timer_function(timer, 1, &times) && trapless_timer_function(timer, 0, NULL), "there is one");
+    CHECK_IS(trapless_timer_unwound(timer), 0);
+    trapless_timer_remove(timer);
+    timer = trapless_latency("libc.so.6:getpp*");
+    CHECK(timer, "%s", trapless_last_error_message());
+    getppid();
+    CHECK(trapless_timer_times(timer, &times), "there are some");
+    CHECK_IS(times.calls, 1);
+    CHECK(!trapless_timer_times(timer, NULL), "NULL is none");
+    trapless_timer_remove(timer);
+    CHECK(!trapless_latency(NULL) && !trapless_latency_function(NULL), "NULL is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_ARGUMENT);
+    CHECK(!trapless_latency("libc.so.6:no_such_function"), "there is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_NOT_FOUND);
+    CHECK(!trapless_latency_function(FUNCTION(setjmp)), "it returns twice");
+    CHECK_IS(trapless_last_error(), TRAPLESS_REFUSED);
+}
+
 static void *in_another_thread(void *unused)
 {
     (void)unused;
@@ -367,6 +411,10 @@ static void nothing_is_asked_of_null(void)
     CHECK_IS(trapless_counter_calls(NULL) + trapless_counter_functions(NULL), 0);
     CHECK(!trapless_counter_function(NULL, 0, NULL), "of nothing");
     trapless_counter_remove(NULL);
+    trapless_times times;
+    CHECK_IS(trapless_timer_functions(NULL) + trapless_timer_buckets(NULL, NULL, 0) + trapless_timer_unwound(NULL), 0);
+    CHECK(!trapless_timer_times(NULL, &times) && !trapless_timer_function(NULL, 0, &times), "of nothing");
+    trapless_timer_remove(NULL);
     CHECK(!trapless_probe_skipped_text(NULL, 0), "there is none");
     CHECK(!trapless_call_function(NULL) && !trapless_call_return_address(NULL), "there is none");
     CHECK_IS(trapless_call_stack_pointer(NULL) + trapless_call_arg(NULL, 0), 0);
@@ -566,6 +614,7 @@ int main(void)
     a_call_is_skipped_with_errno();
     returns_are_followed_with_what_was_kept();
     calls_are_counted_without_a_handler();
+    calls_are_timed_without_a_handler();
     a_function_is_replaced_and_calls_the_original();
     a_handler_removes_its_own_probe();
     data_is_freed_when_it_is_dropped();
