@@ -118,11 +118,11 @@ pub(crate) fn at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
     known::or_find(entry, purpose, || look_at(entry, purpose))
 }
 
-fn look_at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
-    let (process, images) = process()?;
+/// What names the function with this entry.
+fn spec_at(process: &Process, images: &[Image], entry: u64) -> Result<ProbeSpec, Error> {
     let image = images.iter().find(|image| image.range.contains(&entry)).ok_or(Error::Nowhere(entry))?;
-    let address = entry.wrapping_sub(image.bias(Some(&process))?);
-    let module = image.module(Some(&process))?;
+    let address = entry.wrapping_sub(image.bias(Some(process))?);
+    let module = image.module(Some(process))?;
     let function = module.functions().containing(address).filter(|function| function.address() == address);
     function.ok_or(Error::Nowhere(entry))?;
     let spec = ProbeSpec {
@@ -134,8 +134,31 @@ fn look_at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
         by_file: false,
         text: format!("{}:{address:#x}", image.path),
     };
+    Ok(spec)
+}
+
+fn look_at(entry: u64, purpose: Purpose) -> Result<Found, Error> {
+    let (process, images) = process()?;
+    let spec = spec_at(&process, &images, entry)?;
     let (mut found, _) = by_spec(&process, &images, &spec, purpose)?;
     found.pop().ok_or(Error::Nowhere(entry))
+}
+
+/// Padding that nobody comes to, in reach of a short jump over the first instruction of the function with this entry: where it is, and what the file has there.
+/// It has the length of a jump at least.
+pub(crate) fn padding_near(entry: u64) -> Option<(u64, Vec<u8>)> {
+    let (process, images) = process().ok()?;
+    let spec = spec_at(&process, &images, entry).ok()?;
+    let sites = resolve::resolve(Some(&process), &images, [(&spec, Kinds::ENTRY)], &[], MOST_SITES).ok()?;
+    let prepared = Prepared::new(Some(&process), &images, sites, false).ok()?;
+    let wanted = |site: &Site| Wanted { entries: site.kinds.are_any(), ..Wanted::default() };
+    let plan = prepared.plan(wanted, &[Mechanism::Short]);
+    let planned = plan
+        .sites
+        .iter()
+        .find(|planned| planned.request.address == entry && planned.request.wanted.entries)?;
+    let room = planned.room.filter(|room| room.displaced.instructions == 0 && planned.turns.is_empty())?;
+    Some((room.displaced.start, room.original.to_vec()))
 }
 
 fn reason(skipped: &[Skipped]) -> String {

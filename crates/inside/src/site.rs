@@ -8,7 +8,7 @@ use crate::patch::{self, Jump, Memory, Stands};
 use crate::points::{self, Kept, LANES, Lanes, NO_LANES};
 use crate::room::Pads;
 use crate::times::{Timed, Timing, Told};
-use crate::{Error, busy, threads, traps};
+use crate::{Error, busy, find, threads, traps};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -309,12 +309,14 @@ impl All {
             copies.places.iter().map(|place| offset(place.0)).filter(|at| (1..length).contains(at)).collect();
         let given = [1, 2, 3, 4].map(|at| starts.contains(&at).then_some(isa.trap()));
         let pad_length = isa.pad_length() as u64;
-        let pad = self.pads.find(start + length as u64, given, pad_length, slot.as_ptr().addr() as u64)?;
-        let jump = Jump {
-            address: start,
-            bytes: isa.jump(start, pad).map_err(Error::Code)?,
-            original: found.original.get(..length).ok_or(Error::NoRoom(start))?.to_vec(),
-            starts,
+        let word = slot.as_ptr().addr() as u64;
+        let (jump, pad) = match self.pads.find(start + length as u64, given, pad_length, word) {
+            Ok(pad) => {
+                let bytes = isa.jump(start, pad).map_err(Error::Code)?;
+                let original = found.original.get(..length).ok_or(Error::NoRoom(start))?.to_vec();
+                (Jump { address: start, bytes, original, starts }, pad)
+            }
+            Err(no_room) => self.jump_by_padding(isa, found, &memory, &starts, word).ok_or(no_room)?,
         };
         let site: &'static Site = Box::leak(Box::new(Site {
             found: found.clone(),
@@ -333,13 +335,44 @@ impl All {
         let data = std::ptr::from_ref(site).expose_provenance() as u64;
         memory.write(place.code, &isa.entry(data, handling))?;
         memory.write(copies_at, &copies.code)?;
-        memory.write(pad, &isa.pad(pad, slot.as_ptr().addr() as u64).map_err(Error::Code)?)?;
+        memory.write(pad, &isa.pad(pad, word).map_err(Error::Code)?)?;
         site.direct();
         let breakpoints = copies.places.iter().filter(|place| offset(place.0) < length);
         let to: Vec<(u64, u64)> =
             breakpoints.map(|&(address, at)| (address, copies_at + u64::from(at))).collect();
         traps::send_on(&to);
         Ok(site)
+    }
+
+    /// Where no address suits the jump: a short one over the first instruction alone, to padding near it, where a jump stands that can lead anywhere. And the pad.
+    ///
+    /// Nobody comes to padding but by that jump, so it is written at once, and stays.
+    fn jump_by_padding(
+        &mut self,
+        isa: &dyn Inside,
+        found: &Found,
+        memory: &Memory,
+        starts: &[usize],
+        word: u64,
+    ) -> Option<(Jump, u64)> {
+        let start = found.displaced.start;
+        let (padding, original) = find::padding_near(found.function)?;
+        let bytes = isa.short_jump(start, padding).ok()?;
+        let length = isa.jump_length();
+        if starts.iter().any(|at| (1..bytes.len()).contains(at)) || original.len() < length {
+            return None;
+        }
+        // Another site's may be there already.
+        let as_in_file = memory.read(padding, length)? == original[..length];
+        let pad_length = isa.pad_length() as u64;
+        let pad = self
+            .pads
+            .find(padding + length as u64, [None; 4], pad_length, word)
+            .ok()
+            .filter(|_| as_in_file)?;
+        memory.write(padding, &isa.jump(padding, pad).ok()?).ok()?;
+        let original = found.original.get(..bytes.len())?.to_vec();
+        Some((Jump { address: start, bytes, original, starts: Vec::new() }, pad))
     }
 
     /// The code that calls the dispatcher, for all sites.

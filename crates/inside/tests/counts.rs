@@ -255,3 +255,84 @@ fn functions_of_libraries_that_take_turns_in_one_place_are_told_apart() {
         }
     });
 }
+
+std::arch::global_asm!(
+    ".pushsection .text.counts_crowded, \"ax\", @progbits",
+    ".balign 32",
+    ".type crowded, @function",
+    ".globl crowded",
+    "crowded:",
+    ".cfi_startproc",
+    // An instruction begins at the fifth byte.
+    "push r15",
+    "push r14",
+    "push r13",
+    "lea rax, [rdi + rsi]",
+    "pop r13",
+    "pop r14",
+    "pop r15",
+    "ret",
+    ".cfi_endproc",
+    ".size crowded, . - crowded",
+    ".balign 64, 0x90",
+    ".type behind_crowded, @function",
+    ".globl behind_crowded",
+    "behind_crowded:",
+    "mov rax, rdi",
+    "ret",
+    ".size behind_crowded, . - behind_crowded",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn crowded(a: u64, b: u64) -> u64;
+}
+
+/// Where memory is taken that a jump could lead to with a breakpoint in its distance, as by the heaps of many threads, a short one leads to padding.
+#[test]
+fn a_function_is_probed_though_no_address_suits_its_jump() {
+    apart(|| {
+        let function = crowded as *const ();
+        let before = bytes_of(function);
+        assert_eq!(before[4..6], [0x41, 0x55]);
+        const PAGE: u64 = 4096;
+        let lowest = function.addr() as u64 - 0x3400_0000 - PAGE;
+        for at in (lowest & !(PAGE - 1)..lowest + 0x100_0000 + 3 * PAGE).step_by(PAGE as usize) {
+            let flags =
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+            let place = std::ptr::without_provenance_mut(at as usize);
+            // SAFETY: nothing that is mapped is replaced.
+            unsafe { libc::mmap(place, PAGE as usize, libc::PROT_NONE, flags, -1, 0) };
+        }
+        let count = ready().count_function(function).unwrap();
+        let now = bytes_of(function);
+        assert_eq!((now[0], &now[2..]), (0xeb, &before[2..]));
+        let stop = AtomicBool::new(false);
+        let calls = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        // SAFETY: it takes any numbers.
+                        assert_eq!(
+                            unsafe { black_box(crowded as unsafe extern "C" fn(u64, u64) -> u64)(3, 4) },
+                            7
+                        );
+                        calls.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..300 {
+                let latency = ready().latency_function(function).unwrap();
+                let probe = ready().on_function(function, |_| {}).unwrap();
+                drop((latency, probe));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(count.calls(), calls.load(Ordering::Relaxed));
+        drop(count);
+        assert_eq!(bytes_of(function), before);
+        // SAFETY: as above.
+        assert_eq!(unsafe { crowded(1, 2) }, 3);
+    });
+}

@@ -173,6 +173,12 @@ pub trait Inside: Sync {
     /// That is out of its reach.
     fn jump(&self, site: u64, pad: u64) -> Result<Vec<u8>, Reason>;
 
+    /// A jump of two bytes at `site` that leads to an address near it.
+    ///
+    /// # Errors
+    /// That is out of its reach.
+    fn short_jump(&self, site: u64, to: u64) -> Result<Vec<u8>, Reason>;
+
     /// The byte that traps.
     fn trap(&self) -> u8;
 }

@@ -7,7 +7,7 @@ mod loader;
 mod points;
 
 use super::{
-    JUMP_LENGTH,
+    JUMP_LENGTH, SHORT_JUMP_LENGTH,
     emit::{Assembler, GPR64, jump_to, number::*, unencodable},
     relocate,
 };
@@ -109,6 +109,13 @@ impl Inside for Wide {
 
     fn jump(&self, site: u64, pad: u64) -> Result<Vec<u8>, Reason> {
         Ok(jump_to(64, site, pad)?.to_vec())
+    }
+
+    fn short_jump(&self, site: u64, to: u64) -> Result<Vec<u8>, Reason> {
+        const JMP_REL8: u8 = 0xeb;
+        let distance = to.wrapping_sub(site).wrapping_sub(SHORT_JUMP_LENGTH.into()).cast_signed();
+        let distance = i8::try_from(distance).map_err(|_| Reason::OutOfReach)?;
+        Ok([JMP_REL8, distance.cast_unsigned()].to_vec())
     }
 
     fn trap(&self) -> u8 {
