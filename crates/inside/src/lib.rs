@@ -46,8 +46,8 @@
 //!   signals while it makes or ends a thread, and in the child of `posix_spawn`. Functions that it calls there (`close`, `dup2`, `sigaction`, `munmap`)
 //!   are better left alone where such things happen all the time.
 //! - What a handler calls calls no handlers; nor does what a handler of a signal calls which interrupts one.
-//! - In a program that is loaded at a fixed address low in memory, functions whose fifth byte begins an instruction have no place that their jump
-//!   could lead to, and are left alone.
+//! - Where an instruction begins at the fifth byte of a function, its jump can lead to few addresses. If those are taken, or there are none, as in a program that is loaded at a
+//!   fixed address low in memory, a jump with a byte ahead of it is tried, and one by padding near the function, where another jump stays. Else it is left alone.
 //! - Probes are put in and taken out by threads, and not by handlers of signals, which may have interrupted just that.
 //! - A handler comes back: one that leaves by `longjmp` or ends its thread keeps what was taken out meanwhile until the thread has ended.
 //! - A library stays loaded while a function of it is probed. What is loaded in its place is not touched.
@@ -55,9 +55,8 @@
 //! - Handlers of signals that interrupt a handler, or the code around it, see that code, and their walks of the stack end there. They pass calls that are
 //!   followed.
 //! - A thread is not to be cancelled (`pthread_cancel`) while it is in a handler.
-//! - Where calls are timed ([`Inside::latency`]), `dl_iterate_phdr` and `_dl_find_object` of the C library get a jump for good. Its distance has a given byte or two, and the addresses that it can
-//!   lead to may be taken in a process with many threads: then nothing is timed ([`Error::Unwinder`]). Whoever wants to be sure times something at the beginning. From outside no calls are followed
-//!   in such a process any more.
+//! - Where calls are timed ([`Inside::latency`]), `dl_iterate_phdr` and `_dl_find_object` of the C library get a jump for good. Where none can be written, as no address suits it,
+//!   nothing is timed ([`Error::Unwinder`]). From outside no calls are followed in such a process any more.
 //! - Libraries that come with the unwinder of the nongnu project, or copy stacks away, are not to be loaded while calls are timed.
 //! - Calls have handlers at their returns only where there is one unwinder, the system's (`libgcc_s.so`), and no stack is copied away (greenlets). Libraries that bring another one,
 //!   or do that, are not to be loaded later.

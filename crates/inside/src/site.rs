@@ -294,7 +294,7 @@ impl All {
 
     fn make(&mut self, found: &Found) -> Result<&'static Site, Error> {
         let isa = instructions().ok_or(Error::Machine)?;
-        let (start, length) = (found.displaced.start, isa.jump_length());
+        let start = found.displaced.start;
         let memory = Memory::open()?;
         let handling = self.handling(isa, &memory)?;
         let entry_length = (isa.entry_length() as u64).next_multiple_of(16);
@@ -305,18 +305,11 @@ impl All {
             return Err(Error::NoRoom(start));
         }
         let offset = |address: u64| (address - start) as usize;
-        let starts: Vec<usize> =
-            copies.places.iter().map(|place| offset(place.0)).filter(|at| (1..length).contains(at)).collect();
-        let given = [1, 2, 3, 4].map(|at| starts.contains(&at).then_some(isa.trap()));
-        let pad_length = isa.pad_length() as u64;
+        let is_start = |at: usize| copies.places.iter().any(|place| offset(place.0) == at);
         let word = slot.as_ptr().addr() as u64;
-        let (jump, pad) = match self.pads.find(start + length as u64, given, pad_length, word) {
-            Ok(pad) => {
-                let bytes = isa.jump(start, pad).map_err(Error::Code)?;
-                let original = found.original.get(..length).ok_or(Error::NoRoom(start))?.to_vec();
-                (Jump { address: start, bytes, original, starts }, pad)
-            }
-            Err(no_room) => self.jump_by_padding(isa, found, &memory, &starts, word).ok_or(no_room)?,
+        let (jump, pad) = match self.jump(isa, found, &is_start, word) {
+            Ok(jump) => jump,
+            Err(no_room) => self.jump_by_padding(isa, found, &memory, &is_start, word).ok_or(no_room)?,
         };
         let site: &'static Site = Box::leak(Box::new(Site {
             found: found.clone(),
@@ -337,11 +330,49 @@ impl All {
         memory.write(copies_at, &copies.code)?;
         memory.write(pad, &isa.pad(pad, word).map_err(Error::Code)?)?;
         site.direct();
-        let breakpoints = copies.places.iter().filter(|place| offset(place.0) < length);
+        let breakpoints = copies.places.iter().filter(|place| offset(place.0) < site.jump.bytes.len());
         let to: Vec<(u64, u64)> =
             breakpoints.map(|&(address, at)| (address, copies_at + u64::from(at))).collect();
         traps::send_on(&to);
         Ok(site)
+    }
+
+    /// The jump over a function's first instructions, of which some begin where it says, and the pad that it leads to.
+    ///
+    /// With a byte ahead of it that means nothing, other bytes of its distance are breakpoints, which may leave more addresses: with the highest one given, all that there are lie
+    /// within 16 MB.
+    fn jump(
+        &mut self,
+        isa: &dyn Inside,
+        found: &Found,
+        is_start: &dyn Fn(usize) -> bool,
+        word: u64,
+    ) -> Result<(Jump, u64), Error> {
+        let start = found.displaced.start;
+        let mut tried = Err(Error::NoRoom(start));
+        for ahead in [&[][..], isa.ahead_of_jump()] {
+            let length = ahead.len() + isa.jump_length();
+            if length > usize::from(found.displaced.length).max(isa.jump_length())
+                || (1..=ahead.len()).any(is_start)
+            {
+                continue;
+            }
+            let given = [1, 2, 3, 4].map(|at| is_start(ahead.len() + at).then_some(isa.trap()));
+            let end = start + length as u64;
+            match self.pads.find(end, given, isa.pad_length() as u64, word) {
+                Ok(pad) => {
+                    let jump = isa.jump(start + ahead.len() as u64, pad).map_err(Error::Code)?;
+                    let original = found.original.get(..length).ok_or(Error::NoRoom(start))?.to_vec();
+                    let starts = (1..length).filter(|at| is_start(*at)).collect();
+                    return Ok((
+                        Jump { address: start, bytes: [ahead, &jump].concat(), original, starts },
+                        pad,
+                    ));
+                }
+                Err(error) => tried = Err(error),
+            }
+        }
+        tried
     }
 
     /// Where no address suits the jump: a short one over the first instruction alone, to padding near it, where a jump stands that can lead anywhere. And the pad.
@@ -352,14 +383,14 @@ impl All {
         isa: &dyn Inside,
         found: &Found,
         memory: &Memory,
-        starts: &[usize],
+        is_start: &dyn Fn(usize) -> bool,
         word: u64,
     ) -> Option<(Jump, u64)> {
         let start = found.displaced.start;
         let (padding, original) = find::padding_near(found.function)?;
         let bytes = isa.short_jump(start, padding).ok()?;
         let length = isa.jump_length();
-        if starts.iter().any(|at| (1..bytes.len()).contains(at)) || original.len() < length {
+        if (1..bytes.len()).any(is_start) || original.len() < length {
             return None;
         }
         // Another site's may be there already.

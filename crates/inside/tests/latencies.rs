@@ -187,13 +187,11 @@ fn functions_that_go_on_in_each_other_return_whatever_else_is_there() {
     apart(|| {
         let functions = [tails_first, tails_second, tails_third].map(|function| function as *const ());
         let go = || {
-            // SAFETY: it takes any number.
-            (0..50).for_each(|n| {
-                assert_eq!(
-                    unsafe { black_box(tails_first as unsafe extern "C" fn(u64) -> u64)(n) },
-                    2 * n + 2
-                )
-            });
+            for n in 0..50 {
+                let first = black_box(tails_first as unsafe extern "C" fn(u64) -> u64);
+                // SAFETY: it takes any number.
+                assert_eq!(unsafe { first(n) }, 2 * n + 2);
+            }
         };
         for timed in 0..8u32 {
             for heard in 0..8u32 {
@@ -547,6 +545,30 @@ fn what_unwinders_ask_can_be_probed_itself() {
         drop((probe, count));
         assert!(catch_unwind(|| black_box(panics as fn(u64) -> u64)(3)).is_err());
         assert_eq!(latency.unwound(), 2);
+    });
+}
+
+/// As by the heaps and stacks of many threads.
+fn crowd_below(function: *const ()) {
+    const PAGE: u64 = 4096;
+    let lowest = (function.addr() as u64 - 0x3400_0000 - PAGE) & !(PAGE - 1);
+    for at in (lowest..lowest + 0x100_0000 + 4 * PAGE).step_by(PAGE as usize) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let place = std::ptr::without_provenance_mut(at as usize);
+        // SAFETY: nothing that is mapped is replaced.
+        unsafe { libc::mmap(place, PAGE as usize, libc::PROT_NONE, flags, -1, 0) };
+    }
+}
+
+#[test]
+fn unwinders_are_told_where_no_address_suits_a_jump_in_what_they_ask() {
+    apart(|| {
+        crowd_below(libc::dl_iterate_phdr as *const ());
+        let latency = ready().latency_function(panics as *const ()).unwrap();
+        assert!(catch_unwind(|| black_box(panics as fn(u64) -> u64)(3)).is_err());
+        let text = black_box(looks_around_here as fn() -> String)();
+        assert!(text.contains("looks_around_here") && text.contains("apart"), "{text}");
+        assert_eq!((seen(&latency), latency.unwound()), ((0, 0), 1));
     });
 }
 

@@ -128,6 +128,9 @@ pub trait Inside: Sync {
     /// Bytes of the jump at a site.
     fn jump_length(&self) -> usize;
 
+    /// What may stand ahead of that jump and means nothing.
+    fn ahead_of_jump(&self) -> &'static [u8];
+
     /// Bytes of a pad.
     fn pad_length(&self) -> usize;
 

@@ -66,6 +66,11 @@ impl Inside for Wide {
         JUMP_LENGTH.into()
     }
 
+    fn ahead_of_jump(&self) -> &'static [u8] {
+        // REX.W: such a jump has 64 bits anyway.
+        &[0x48]
+    }
+
     fn pad_length(&self) -> usize {
         PAD_LENGTH
     }
