@@ -26,6 +26,14 @@ pub enum Refusal {
     /// The bytes in memory are not the file's.
     #[error("the code in memory is not the file's: another tool has patched it, or it was relocated")]
     Modified,
+    /// The same, and it was one of ours.
+    #[error("{}", probed(*.tool, *.is_left))]
+    Probed {
+        /// The tool's process.
+        tool: u32,
+        /// Whether that has ended, and has left it.
+        is_left: bool,
+    },
     /// Something on a stack, or what may be a context saved elsewhere, points into the displaced instructions.
     #[error("a stack or saved context holds an address inside the displaced instructions")]
     OnStack,
@@ -143,6 +151,7 @@ impl Refusal {
             Refusal::MayFault(_) => "may_fault",
             Refusal::Handlers => "handlers",
             Refusal::Modified => "modified",
+            Refusal::Probed { .. } => "probed",
             Refusal::OnStack => "on_stack",
             Refusal::Unsearched => "unsearched",
             Refusal::NoGap => "no_gap",
@@ -243,6 +252,13 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Walks => Refusal::Walks,
             LeftAlone::Pointer => Refusal::Pointer,
         }
+    }
+}
+
+fn probed(tool: u32, is_left: bool) -> String {
+    match is_left {
+        false => format!("another trapless (process {tool}) has a probe there: end that first"),
+        true => "a trapless that was interrupted has left a probe there: take that out first, with trapless detach".to_owned(),
     }
 }
 

@@ -172,7 +172,7 @@ impl<'a> LivePatch<'a> {
     }
 
     fn refused(&self, refusal: &Refusal) -> Error {
-        if *refusal == Refusal::Modified
+        if matches!(refusal, Refusal::Modified | Refusal::Probed { .. })
             && let Some(why) = self.in_the_way()
         {
             return why.into();

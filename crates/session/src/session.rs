@@ -145,7 +145,10 @@ impl Session {
                 let any = prepared.plan(wanted, &Mechanism::ALL);
                 let asked = |id: u32| prepared.site(id).kinds.are_any();
                 // What is in every mechanism's way.
-                let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
+                let in_every_way = |refusal: &Refusal| {
+                    matches!(refusal, Refusal::Semaphore | Refusal::Modified | Refusal::Probed { .. })
+                };
+                let is_out = |id: u32| refused.iter().any(|(of, why)| *of == id && in_every_way(why));
                 any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))
             };
             let trap_would_help = asked.live_patch.is_none()
@@ -160,6 +163,7 @@ impl Session {
             other => Error::other(other),
         })?;
         let mut told = Told::of(&prepared, &plan, &armed.refused);
+        plan.tell_whose(process, &mut told.refused);
         let left_alone = armed.refused.clone();
         let engine = trapless_engine::Session::new(armed).map_err(Error::other)?;
         if told.probes.is_empty() && later.is_none() {

@@ -73,6 +73,7 @@ impl Session {
         };
         self.engine.include(&added).map_err(|error| self.failed(error))?;
         let mut told = Told::of(&prepared, &plan, &added.refused);
+        plan.tell_whose(process, &mut told.refused);
         self.makers.extend(makers.counters(&prepared, &plan, &added.refused));
         let more = lost::Sites::of(&added.journal, &plan, &added.refused, images);
         self.recheck.borrow_mut().include(more);

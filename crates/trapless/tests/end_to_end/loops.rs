@@ -401,12 +401,12 @@ fn p7_another_session_gets_no_byte_of_a_jump_back() {
         let [entry, jump] = [0, offsets[2]].map(|offset| format!("jump:spinners:subject+{offset:#x}"));
         let jump_alone = Tool::armed(&["count", "-p", &pid, &jump]);
         run(&["count", "-p", &pid, "jump:spinners:subject", "-d", "0.1"])
-            .assert_refused(1, &["the code in memory is not the file's"]);
+            .assert_refused(1, &["another trapless (process", "has a probe there"]);
         jump_alone.interrupt();
         let first = Tool::armed(&["count", "-p", &pid, "jump:spinners:subject"]);
         for other in [&entry, &jump] {
             run(&["count", "-p", &pid, other, "-d", "0.1"])
-                .assert_refused(1, &["the code in memory is not the file's"]);
+                .assert_refused(1, &["another trapless (process", "has a probe there"]);
         }
         spinners.run_on();
         first.interrupt();

@@ -248,7 +248,8 @@ fn p7_two_sessions_share_a_process_but_no_site() {
         let mut spinners = Spinners::start(&program, 2);
         let (pid, before) = (spinners.pid(), spinners.target.text());
         let one = Tool::armed(&["count", "-p", &pid, "spinners:subject"]);
-        run(&["count", "-p", &pid, "spinners:subject"]).assert_refused(1, &[MODIFIED]);
+        let whose = format!("another trapless (process {}) has a probe there", one.pid());
+        run(&["count", "-p", &pid, "spinners:subject"]).assert_refused(1, &[&whose]);
         if counting_tells_unwinders() {
             // Its handler could walk the stack, and the unwinder asks the first one.
             run(&["count", "-p", &pid, "spinners:second"]).assert_refused(1, &["go astray"]);
