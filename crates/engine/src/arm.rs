@@ -403,9 +403,10 @@ impl Blueprint<'_, '_> {
             let Some((pointer, function)) = site.pointer() else { continue };
             let at = RemoteAddr(pointer.at);
             let now = process.read_word(at)?;
-            match now != pointer.held || is_taken(now) {
-                true => *refused = Some(LeftAlone::Pointer),
-                false => process.write(at, &function.to_le_bytes())?,
+            // An attempt before this one may have come so far.
+            match [pointer.held, function].contains(&now) && !is_taken(now) {
+                true => process.write(at, &function.to_le_bytes())?,
+                false => *refused = Some(LeftAlone::Pointer),
             }
         }
         Ok(())

@@ -48,7 +48,10 @@ static int awaited;
 static void *sleeper(void *to) {
     if (to) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, 0);
     if (to == &awaited) for (;;) pause();
-    return (void *)take(3);
+    /* What is left on the stack is in pages that the C library gives back when the thread has ended, be they 64 KiB large. */
+    volatile char deep[256 << 10];
+    deep[0] = 3;
+    return (void *)take(deep[0]);
 }
 static void after(long milliseconds) {
     struct itimerval once = { { 0, 0 }, { 0, milliseconds * 1000 } };
