@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use trapless_engine::admit::Runtime;
-use trapless_engine::{FoundSession, Load, LoadMemory, Loaded, Pointer, Refusal, Replacement, find_sessions};
+use trapless_engine::{Load, LoadMemory, Loaded, Pointer, Refusal, Replacement};
 use trapless_isa::Mechanism;
 use trapless_isa::loader::Stage;
 use trapless_process::{Process, RemoteAddr, Seccomp, StopOptions};
@@ -46,9 +46,6 @@ const LEADING: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
 
 /// The most that unwind tables may take.
 const MOST_TABLES: u64 = 256 << 20;
-
-/// So near to a function's first byte begins what a jump at its entry displaces.
-const AT_ENTRY: u64 = 16;
 
 /// How often it is looked whether a library is loaded.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
@@ -172,27 +169,17 @@ impl<'a> LivePatch<'a> {
     }
 
     fn refused(&self, refusal: &Refusal) -> Error {
-        if matches!(refusal, Refusal::Modified | Refusal::Probed { .. })
-            && let Some(why) = self.in_the_way()
-        {
-            return why.into();
+        let function = self.name();
+        match *refusal {
+            Refusal::Probed { is_left: true, .. } => {
+                LivePatchError::LeftBehind { function, pid: self.process.pid().0 }.into()
+            }
+            Refusal::Probed { tool, .. } => LivePatchError::Taken { function, tool }.into(),
+            _ => {
+                let reason = Why::from(refusal).reason;
+                Error::NothingProbed { sites: 1, example: function, reason, trap_would_help: false }
+            }
         }
-        let reason = Why::from(refusal).reason;
-        Error::NothingProbed { sites: 1, example: self.name(), reason, trap_would_help: false }
-    }
-
-    /// Who has changed the function's first bytes, if that was one of ours.
-    fn in_the_way(&self) -> Option<LivePatchError> {
-        let is_there = |session: &&FoundSession| {
-            let mut sites = session.journal.planned();
-            !session.is_removed() && sites.any(|site| site.site.abs_diff(self.function) < AT_ENTRY)
-        };
-        let (function, pid) = (self.name(), self.process.pid().0);
-        let found = find_sessions(self.process).ok()?;
-        found.iter().find(is_there).map(|session| match session.has_owner() {
-            true => LivePatchError::Taken { function, tool: session.header.tool },
-            false => LivePatchError::LeftBehind { function, pid },
-        })
     }
 
     /// Has the library loaded by a thread that calls the function, and waits so long for one. `is_ended`: whether nobody wants it any more.
@@ -349,12 +336,7 @@ impl<'a> LivePatch<'a> {
         let replacement = Replacement { with: found.function, original: found.pointer };
         let asked = self.asked(trapless_engine::LivePatch::Replace(replacement), &LEADING);
         let hold = Hold::Stop(self.options.clone());
-        let armed = Session::attach(self.process, self.images, self.sites(), asked, hold);
-        armed.map_err(|error| match error {
-            // Somebody may have come first while the library was loaded.
-            Error::NothingProbed { .. } => self.in_the_way().map_or(error, Error::from),
-            error => error,
-        })
+        Session::attach(self.process, self.images, self.sites(), asked, hold)
     }
 }
 
