@@ -616,8 +616,7 @@ fn calls_in(times: &Histogram) -> u64 {
 }
 
 impl Times {
-    fn of(timed: &(&'static Site, Numbers)) -> Self {
-        let (times, lost) = timed_since(timed);
+    fn of((times, lost): (Histogram, u64)) -> Self {
         Self { calls: calls_in(&times), lost, times: LatencySummary::of(&times, times::rate()) }
     }
 }
@@ -661,7 +660,7 @@ impl Latency {
             times.merge(&more);
             lost += of_them;
         }
-        Times { calls: calls_in(&times), lost, times: LatencySummary::of(&times, times::rate()) }
+        Times::of((times, lost))
     }
 
     /// How long calls took, those of all functions together. Where calls are timed only since less than 20 ms in this process, it waits until then: so
@@ -672,12 +671,12 @@ impl Latency {
 
     /// What is known of each function, as `MODULE:FUNCTION`. Waits as [`Self::times`] does.
     pub fn by_function(&self) -> impl Iterator<Item = (String, Times)> + '_ {
-        self.sites.iter().map(|timed| (timed.0.name(), Times::of(timed)))
+        self.sites.iter().map(|timed| (timed.0.name(), Times::of(timed_since(timed))))
     }
 
     /// What is known of the function with this number in that order; `None`: there are not so many. Waits as [`Self::times`] does.
     pub fn times_of(&self, number: usize) -> Option<Times> {
-        self.sites.get(number).map(Times::of)
+        self.sites.get(number).map(timed_since).map(Times::of)
     }
 }
 

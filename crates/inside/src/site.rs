@@ -230,6 +230,15 @@ impl Site {
     }
 }
 
+/// Somebody asks for these no longer, of those that this counts.
+fn no_longer(sites: &[&'static Site], askers: impl Fn(&Site) -> &AtomicU64) {
+    for site in sites {
+        askers(site).fetch_sub(1, Ordering::Relaxed);
+        site.direct();
+    }
+    let _ = settle(sites);
+}
+
 /// Has the jump stand at each of the sites or not, as it is asked for, in steps that they take together; what became of each.
 ///
 /// # Errors
@@ -556,11 +565,7 @@ impl All {
 
     /// Has them counted no longer.
     pub fn uncount(&mut self, sites: &[&'static Site]) {
-        for site in sites {
-            site.counters.fetch_sub(1, Ordering::Relaxed);
-            site.direct();
-        }
-        let _ = settle(sites);
+        no_longer(sites, |site| &site.counters);
     }
 
     /// Has the calls of all of these timed; for each, its site or what is in the way.
@@ -589,11 +594,7 @@ impl All {
 
     /// Has them timed no longer. Their calls that are under way return as they are to.
     pub fn untime(&mut self, sites: &[&'static Site]) {
-        for site in sites {
-            site.timers.fetch_sub(1, Ordering::Relaxed);
-            site.direct();
-        }
-        let _ = settle(sites);
+        no_longer(sites, |site| &site.timers);
     }
 
     /// Has unwinders told of calls that detours follow, from now on.

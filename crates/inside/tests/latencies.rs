@@ -8,7 +8,7 @@ mod foreign;
 
 use common::sums::{SUM, bytes_of, call};
 use common::{apart, ready, use_the_c_library, work};
-use foreign::foreign;
+use foreign::{do_all_sorts_of_things, foreign};
 use std::arch::global_asm;
 use std::hint::black_box;
 use std::panic::catch_unwind;
@@ -624,24 +624,7 @@ fn all_of_the_c_library_is_timed_at_once() {
         let library = foreign("latency-sorts", &[]);
         let latency = ready().latency("libc.so*:*").unwrap();
         assert!(latency.functions() > 1500, "{} functions; {:?}", latency.functions(), latency.skipped());
-        let expected = use_the_c_library();
-        if let Some(library) = &library {
-            assert_eq!(library.call("sorts", &[1000]), 0);
-            assert_eq!(library.call("ends_a_thread", &[]), 71);
-            assert_eq!(library.call("jumps", &[100]), 100);
-        }
-        assert!(catch_unwind(|| panic!("it is caught")).is_err());
-        // SAFETY: the child does what a forked child may.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let same = work(11) == expected;
-            // SAFETY: it takes an integer.
-            unsafe { libc::_exit(if same { 5 } else { 6 }) }
-        }
-        let mut status = 0;
-        // SAFETY: the call writes one integer.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(libc::WEXITSTATUS(status), 5);
+        let expected = do_all_sorts_of_things(library.as_ref());
         assert!(latency.calls() > 1000);
         let probe = ready().on_return("libc.so*:*", |_| {}).unwrap();
         assert_eq!(use_the_c_library(), expected);

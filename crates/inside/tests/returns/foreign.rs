@@ -1,6 +1,8 @@
 //! A library that is not Rust's, whose functions are followed.
 
+use crate::common::{use_the_c_library, work};
 use std::ffi::{CString, c_long, c_void};
+use std::panic::catch_unwind;
 use std::process::Command;
 
 /// A library of C++ that was built with these flags and loaded; `None`: there is no compiler.
@@ -51,4 +53,27 @@ impl Library {
         let [a, b, c, d, e, f] = all;
         function(a, b, c, d, e, f)
     }
+}
+
+/// Uses the C library for what programs use it for, with this one, too, and in a forked child; what [`work`] gives.
+pub fn do_all_sorts_of_things(library: Option<&Library>) -> (u64, u64) {
+    let expected = use_the_c_library();
+    if let Some(library) = library {
+        assert_eq!(library.call("sorts", &[1000]), 0);
+        assert_eq!(library.call("ends_a_thread", &[]), 71);
+        assert_eq!(library.call("jumps", &[100]), 100);
+    }
+    assert!(catch_unwind(|| panic!("it is caught")).is_err());
+    // SAFETY: the child does what a forked child may.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let same = work(11) == expected;
+        // SAFETY: it takes an integer.
+        unsafe { libc::_exit(if same { 5 } else { 6 }) }
+    }
+    let mut status = 0;
+    // SAFETY: the call writes one integer.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 5);
+    expected
 }
