@@ -84,10 +84,10 @@ pub(crate) fn blocked(task: &Path) -> io::Result<Option<u32>> {
     }
 }
 
-/// `/proc/PID/stat`: the second field is a name in brackets, which may be anything, and the 32nd this mask.
+/// What is blocked, by the text of `/proc/PID/stat`. A worker of the kernel's blocks all that can be blocked, and comes to no breakpoint.
 fn blocked_in(stat: &str) -> Option<u32> {
-    let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_ascii_whitespace().nth(32 - 3)?.parse().ok()
+    let stat = trapless_process::parse_stat(stat.as_bytes()).ok()?;
+    Some(if stat.is_worker() { 0 } else { stat.blocked })
 }
 
 /// Our own memory, which can be written where it is read-only to us: for each page that is the kernel makes a copy of our own.
@@ -251,6 +251,8 @@ mod tests {
             assert_eq!(blocked_in(&stat(name, "0")), Some(0), "{name}");
         }
         assert_eq!(blocked_in("77 (cat) S 1"), None);
+        let worker = stat("iou-wrk-77", "2147221247").replace(" 4194304 ", " 4210704 ");
+        assert_eq!(blocked_in(&worker), Some(0));
     }
 
     #[test]

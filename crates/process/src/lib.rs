@@ -52,7 +52,7 @@ pub use process::Process;
 pub use remote::Remote;
 pub use shared::SharedMemory;
 pub use sharers::same_memory;
-pub use status::{Auxv, Seccomp, State, Status, parse_status};
+pub use status::{Auxv, Seccomp, Stat, State, Status, parse_stat, parse_status};
 pub use step::Stepped;
 pub use stop::{StopOptions, Thread};
 pub use stopped::Stopped;

@@ -279,11 +279,24 @@ impl Process {
     }
 
     /// Its threads now, oldest first (`copy_process` appends to the list that `proc_task_readdir` goes by), which their numbers need not
-    /// tell: those start again from small ones. Exited ones that are not yet gone are among them.
+    /// tell: those start again from small ones. Exited ones that are not yet gone are among them; what the kernel has in it for work of its
+    /// own is not.
     ///
     /// # Errors
     /// [`ProcError`] if it ended.
     pub fn threads(&self) -> Result<Vec<Tid>, ProcError> {
+        let mut threads = self.tasks()?;
+        threads.retain(|&tid| !self.is_worker(tid));
+        Ok(threads)
+    }
+
+    /// Whether a thread is none of the program's ([`Stat::is_worker`]).
+    pub(crate) fn is_worker(&self, tid: Tid) -> bool {
+        self.thread_stat(tid).is_ok_and(|stat| stat.is_worker())
+    }
+
+    /// All that the kernel lists as its threads.
+    pub(crate) fn tasks(&self) -> Result<Vec<Tid>, ProcError> {
         let unreadable = |error| self.unreadable("task", error);
         let mut threads = Vec::new();
         for entry in std::fs::read_dir(self.proc_path("task")).map_err(unreadable)? {

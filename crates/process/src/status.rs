@@ -163,10 +163,13 @@ fn four(value: &str) -> [u32; 4] {
 
 /// The parts of `/proc/PID/stat` this project decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
+    /// What it is doing.
     pub state: State,
     /// `PF_*` flags of the kernel's task.
     pub flags: u64,
+    /// Which of the signals 1 to 31 are blocked; bit `n - 1` is signal `n`.
+    pub blocked: u32,
     /// Clock ticks after boot.
     pub start_time: u64,
     /// Where the heap starts or would start; 0 when we may not know.
@@ -179,13 +182,35 @@ impl Stat {
     /// `PF_KTHREAD` of `include/linux/sched.h`.
     const KTHREAD: u64 = 0x0020_0000;
 
+    /// `PF_IO_WORKER`, of what io_uring has for a process since 5.12.
+    const IO_WORKER: u64 = 0x10;
+
+    /// `PF_USER_WORKER`, of what vhost has, too, since 6.4.
+    const USER_WORKER: u64 = 0x4000;
+
+    /// What has all signals blocked but SIGKILL and SIGSTOP, of which this field shows the first 31.
+    const BLOCKED: u32 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1)) & 0x7fff_ffff;
+
+    /// Whether it is one of the kernel's own threads, which belong to no process.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & Self::KTHREAD != 0
+    }
+
+    /// Whether the kernel has it in a process for work of its own, which the process has asked for. It runs nothing of the program, ever,
+    /// but is listed among its threads, can be attached to, and stops when it likes or not at all.
+    ///
+    /// The second flag meant something else before, which threads that make system calls could have: so signals count as well.
+    pub fn is_worker(&self) -> bool {
+        self.flags & Self::IO_WORKER != 0
+            || self.flags & Self::USER_WORKER != 0 && self.blocked == Self::BLOCKED
     }
 }
 
 /// Reads a `/proc/PID/stat`. The name in it may hold blanks and parentheses, so fields are counted from the last `)`.
-pub(crate) fn parse_stat(text: &[u8]) -> Result<Stat, ProcError> {
+///
+/// # Errors
+/// [`ProcError::Malformed`] when something is missing that no kernel's text lacks.
+pub fn parse_stat(text: &[u8]) -> Result<Stat, ProcError> {
     let malformed = |detail| ProcError::Malformed { what: "/proc/PID/stat", detail };
     let end = text.iter().rposition(|&byte| byte == b')').ok_or(malformed("no command name"))?;
     let rest = String::from_utf8_lossy(&text[end + 1..]);
@@ -199,6 +224,7 @@ pub(crate) fn parse_stat(text: &[u8]) -> Result<Stat, ProcError> {
             .map(State::from_letter)
             .ok_or(malformed("no state"))?,
         flags: number(9).ok_or(malformed("no flags"))?,
+        blocked: number(32).ok_or(malformed("no mask of signals"))? as u32,
         start_time: number(22).ok_or(malformed("no start time"))?,
         start_brk: number(47).unwrap_or(0),
         processor: number(39).unwrap_or(0),

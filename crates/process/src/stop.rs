@@ -26,7 +26,7 @@ use crate::wait::{self, Backoff, OnExit};
 use crate::watchdog::Watchdog;
 use crate::{Pid, ProcError, Process, Registers, State, StopError, Stopped, Tid, ptrace};
 use seizure::Seizure;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// How to stop a process.
@@ -176,13 +176,14 @@ impl Process {
     }
 
     fn stop_threads(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
-        let threads = self.wait_until_stoppable(options.patience)?;
-        let watchdog = (threads > 1).then(Watchdog::start);
+        let programs = self.wait_until_stoppable(options.patience)?;
+        let watchdog = (programs.len() > 1).then(Watchdog::start);
         let since = Instant::now();
         let mut seizure = Seizure {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
+            programs,
             known: HashMap::new(),
             watchdog,
             park: &|_, signal| Parked::Signal(signal),
@@ -215,6 +216,7 @@ impl Process {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
+            programs: HashSet::new(),
             known: stopped.iter().map(|thread| (thread.tid(), Waiting::NOTHING)).collect(),
             watchdog: None,
             park,
@@ -255,20 +257,26 @@ impl Process {
         Instant::now() < until
     }
 
-    /// Step 1 of the protocol; how many threads there were.
-    fn wait_until_stoppable(&self, patience: Duration) -> Result<usize, StopError> {
+    /// Step 1 of the protocol; the program's threads.
+    fn wait_until_stoppable(&self, patience: Duration) -> Result<HashSet<Tid>, StopError> {
         let start = Instant::now();
-        let threads = self.threads()?;
-        for &tid in &threads {
+        let mut threads = HashSet::new();
+        for tid in self.tasks()? {
             let mut backoff = Backoff::default();
-            while self.thread_stat(tid).is_ok_and(|stat| stat.state == State::Uninterruptible) {
+            while let Ok(stat) = self.thread_stat(tid)
+                && !stat.is_worker()
+            {
+                threads.insert(tid);
+                if stat.state != State::Uninterruptible {
+                    break;
+                }
                 if start.elapsed() > patience {
                     return Err(self.unstoppable(tid, patience));
                 }
                 backoff.pause();
             }
         }
-        Ok(threads.len())
+        Ok(threads)
     }
 
     pub(crate) fn unstoppable(&self, tid: Tid, waited: Duration) -> StopError {

@@ -4,6 +4,7 @@ use super::{Family, FamilyEvent, Member, OPTIONS, Program, Run};
 use crate::arch::Waiting;
 use crate::launch::LaunchError;
 use crate::launch::loader::Loading;
+use crate::status::{Stat, parse_stat};
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
 use crate::wait::OnExit;
 use crate::{Errno, Pid, Process, Registers, RemoteError, StopError, Stopped, Tid, ptrace};
@@ -213,7 +214,7 @@ impl Family {
             return false;
         }
         let mut unknown = self.tasks(pid).into_iter().filter(|tid| !member.threads.contains_key(tid));
-        !unknown.any(|tid| !self.look(|| thread_has_ended(pid, tid)))
+        !unknown.any(|tid| !self.look(|| has_ended_or_never_runs(pid, tid)))
     }
 
     /// The threads of a process, as `/proc` tells.
@@ -233,9 +234,16 @@ impl Family {
     }
 }
 
+fn stat_of(pid: Pid, tid: Tid) -> Option<Stat> {
+    let text = crate::process::read_file(format!("/proc/{pid}/task/{tid}/stat").as_ref()).ok()?;
+    parse_stat(&text).ok()
+}
+
 fn thread_has_ended(pid: Pid, tid: Tid) -> bool {
-    crate::process::read_file(format!("/proc/{pid}/task/{tid}/stat").as_ref())
-        .ok()
-        .and_then(|text| crate::status::parse_stat(&text).ok())
-        .is_none_or(|stat| stat.state.has_ended())
+    stat_of(pid, tid).is_none_or(|stat| stat.state.has_ended())
+}
+
+/// The same, or whether the kernel has it there for work of its own, which nobody is told of.
+fn has_ended_or_never_runs(pid: Pid, tid: Tid) -> bool {
+    stat_of(pid, tid).is_none_or(|stat| stat.state.has_ended() || stat.is_worker())
 }

@@ -5,7 +5,7 @@ use crate::arch::Waiting;
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
 use crate::watchdog::Watchdog;
 use crate::{Errno, Pid, ProcError, Process, Registers, StopError, Tid, ptrace};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Threads attached to so far. Dropping it lets them go.
@@ -13,6 +13,8 @@ pub(super) struct Seizure<'p, 'n> {
     pub process: &'p Process,
     pub options: i32,
     pub on_exit: OnExit,
+    /// Threads of the program, as was found while it ran: what is asked of each lengthens the stop.
+    pub programs: HashSet<Tid>,
     /// Those attached to, and what they were waiting in.
     pub known: HashMap<Tid, Waiting>,
     pub watchdog: Option<Watchdog>,
@@ -48,7 +50,7 @@ impl Seizure<'_, '_> {
 
     /// Step 2 of the protocol, once; whether there was anything new, or may have been.
     fn attach_new(&mut self) -> Result<bool, StopError> {
-        let listed = self.process.threads()?;
+        let listed = self.process.tasks()?;
         self.attach_listed(&listed)
     }
 
@@ -56,6 +58,9 @@ impl Seizure<'_, '_> {
         let mut found = false;
         for &tid in listed {
             if self.known.contains_key(&tid) {
+                continue;
+            }
+            if !self.programs.contains(&tid) && self.process.is_worker(tid) {
                 continue;
             }
             if let Some(waiting) = self.attach(tid)? {

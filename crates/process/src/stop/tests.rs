@@ -75,6 +75,7 @@ fn seizure(process: &Process) -> Seizure<'_, 'static> {
         process,
         options: BASE_OPTIONS,
         on_exit: OnExit::Leave,
+        programs: HashSet::new(),
         known: HashMap::new(),
         watchdog: None,
         park: &|_, signal| Parked::Signal(signal),
