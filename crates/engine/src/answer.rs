@@ -54,6 +54,8 @@ pub enum Failure {
     BlocksTraps(Tid),
     /// [`EngineError::ClockForbidden`], in this thread.
     ClockForbidden(Tid),
+    /// [`EngineError::Dispatching`], in this thread.
+    Dispatching(Tid),
     /// [`StopError::Gone`]
     Gone(Pid),
     /// [`StopError::Execed`]
@@ -148,6 +150,7 @@ mod failures {
     pub(super) const EXECED: u8 = 7;
     pub(super) const SHARES_MEMORY: u8 = 8;
     pub(super) const OTHER: u8 = 9;
+    pub(super) const DISPATCHING: u8 = 10;
 }
 
 impl Answer {
@@ -238,6 +241,7 @@ impl Failure {
             Failure::IgnoresTraps => (failures::IGNORES_TRAPS, &[]),
             Failure::BlocksTraps(tid) => (failures::BLOCKS_TRAPS, &[tid.0 as u32]),
             Failure::ClockForbidden(tid) => (failures::CLOCK_FORBIDDEN, &[tid.0 as u32]),
+            Failure::Dispatching(tid) => (failures::DISPATCHING, &[tid.0 as u32]),
             Failure::Gone(pid) => (failures::GONE, &[pid.0 as u32]),
             Failure::Execed(pid) => (failures::EXECED, &[pid.0 as u32]),
             Failure::SharesMemory(pid, other) => (failures::SHARES_MEMORY, &[pid.0 as u32, other.0 as u32]),
@@ -257,6 +261,7 @@ impl Failure {
             failures::IGNORES_TRAPS => Failure::IgnoresTraps,
             failures::BLOCKS_TRAPS => Failure::BlocksTraps(Tid(reader.word()? as i32)),
             failures::CLOCK_FORBIDDEN => Failure::ClockForbidden(Tid(reader.word()? as i32)),
+            failures::DISPATCHING => Failure::Dispatching(Tid(reader.word()? as i32)),
             failures::GONE => Failure::Gone(Pid(reader.word()? as i32)),
             failures::EXECED => Failure::Execed(Pid(reader.word()? as i32)),
             failures::SHARES_MEMORY => {
@@ -279,6 +284,7 @@ impl From<EngineError> for Failure {
             EngineError::IgnoresTraps => Failure::IgnoresTraps,
             EngineError::BlocksTraps(tid) => Failure::BlocksTraps(tid),
             EngineError::ClockForbidden(tid) => Failure::ClockForbidden(tid),
+            EngineError::Dispatching(tid) => Failure::Dispatching(tid),
             EngineError::Stop(StopError::Gone(pid)) => Failure::Gone(pid),
             EngineError::Stop(StopError::Execed(pid)) => Failure::Execed(pid),
             EngineError::Stop(StopError::SharesMemory { pid, other }) => Failure::SharesMemory(pid, other),
@@ -295,6 +301,7 @@ impl From<Failure> for EngineError {
             Failure::IgnoresTraps => EngineError::IgnoresTraps,
             Failure::BlocksTraps(tid) => EngineError::BlocksTraps(tid),
             Failure::ClockForbidden(tid) => EngineError::ClockForbidden(tid),
+            Failure::Dispatching(tid) => EngineError::Dispatching(tid),
             Failure::Gone(pid) => StopError::Gone(pid).into(),
             Failure::Execed(pid) => StopError::Execed(pid).into(),
             Failure::SharesMemory(pid, other) => StopError::SharesMemory { pid, other }.into(),

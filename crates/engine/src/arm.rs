@@ -26,9 +26,9 @@
 
 use crate::own_stacks::OwnStacks;
 use crate::{
-    Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions,
-    found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread,
-    tids, trap::TrapSite, writes,
+    Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, dispatched, exits,
+    find_sessions, found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan,
+    semaphores, spread, tids, trap::TrapSite, writes,
 };
 use std::{
     collections::BTreeSet,
@@ -108,6 +108,7 @@ impl Blueprint<'_, '_> {
         let all = find_headers(process)?;
         self.refuse_second_follower(process, &all)?;
         tids::require(process, stopped, &self.layout, self.plan.script.is_some())?;
+        dispatched::require(stopped, &self.plan)?;
         let memory = self.map(process, stopped, mapped)?;
         if self.plan.sites.iter().any(clock::is_read_by) || self.plan.home.spare().wanted.is_timed() {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
@@ -163,6 +164,7 @@ impl Blueprint<'_, '_> {
         all: &[Checked],
         mapped: &mut Mapped,
     ) -> Result<Added, EngineError> {
+        dispatched::require(stopped, &self.plan)?;
         stopped.remote(|remote| self.map_arenas(remote, mapped))?;
         self.write_all(process, region)?;
         let refused = self.put_in(process, stopped, region, all, mapped)?;
@@ -201,6 +203,7 @@ impl Blueprint<'_, '_> {
         semaphores::refuse(process, &self.semaphores, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
+        dispatched::refuse_gate(stopped, &self.plan, &mut refused);
         if !self.plan.home.is_armed() {
             self.give_stubs(process, stopped, all, &mut refused)?;
         }

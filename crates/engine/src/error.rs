@@ -137,6 +137,11 @@ pub enum Refusal {
     /// A script asks for an argument of a USDT probe that is not told at this place.
     #[error("the script asks for arg{0} there: {1}")]
     Operand(u8, NotRead),
+    /// It makes a system call, which would become a signal.
+    #[error(
+        "it makes a system call, and those of the program's threads are made into signals (prctl PR_SET_SYSCALL_USER_DISPATCH)"
+    )]
+    Dispatching,
     /// The semaphore of a USDT probe cannot be raised.
     #[error("its semaphore is not in writable memory of the module's own, or counts no further")]
     Semaphore,
@@ -182,6 +187,7 @@ impl Refusal {
             Refusal::Unread(_) => "unread",
             Refusal::InRegister => "in_register",
             Refusal::Operand(..) => "operand",
+            Refusal::Dispatching => "dispatching",
             Refusal::Semaphore => "semaphore",
         }
     }
@@ -224,11 +230,13 @@ pub enum LeftAlone {
     Walks,
     /// [`Refusal::Pointer`]
     Pointer,
+    /// [`Refusal::Dispatching`]
+    Dispatching,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::OnStack,
         Self::Modified,
         Self::Unwinder,
@@ -237,6 +245,7 @@ impl LeftAlone {
         Self::Unsearched,
         Self::Walks,
         Self::Pointer,
+        Self::Dispatching,
     ];
 }
 
@@ -251,6 +260,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Unsearched => Refusal::Unsearched,
             LeftAlone::Walks => Refusal::Walks,
             LeftAlone::Pointer => Refusal::Pointer,
+            LeftAlone::Dispatching => Refusal::Dispatching,
         }
     }
 }
@@ -324,6 +334,11 @@ pub enum EngineError {
         "thread {0} must not read the time stamp counter (prctl PR_SET_TSC), and a probe that takes times would kill it: count does not, and --mechanism step takes the time outside of it"
     )]
     ClockForbidden(process::Tid),
+    /// Its system calls become signals of its own, and it is to make some for us.
+    #[error(
+        "thread {0} has its system calls made into signals (prctl PR_SET_SYSCALL_USER_DISPATCH), as Wine does, and is to make some on its way through these probes: count, latency and trace do without, and so do scripts that read no memory (str(), what pointers lead to) and delay nothing"
+    )]
+    Dispatching(process::Tid),
     /// The work in the keeper failed, for a reason of which only the text has come.
     #[error("{0}")]
     Keeper(String),

@@ -20,6 +20,7 @@ mod blueprint;
 mod channel;
 mod clock;
 mod compare;
+mod dispatched;
 mod entrances;
 mod error;
 mod exits;

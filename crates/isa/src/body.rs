@@ -56,6 +56,8 @@ pub struct Code {
     /// Whether it, or what it calls, loses what longer vectors hold beyond what bodies keep of them: it works with vector registers, or makes
     /// system calls, on a machine whose vectors may be longer (arm64).
     pub vectors: bool,
+    /// Whether it makes a system call, itself.
+    pub system_call: bool,
     /// Whether it, or what it calls, calculates with floating-point numbers.
     pub calculates: bool,
     /// Where all that it does is to add 1 to a word of the thread's block, the word's offset. Detours do that themselves, by
@@ -171,12 +173,13 @@ impl Code {
 /// the arguments of the call; the first of these becomes its result. `None` where there is none.
 #[must_use]
 pub fn system_call(machine: crate::Machine) -> Option<Code> {
-    match machine {
-        crate::Machine::X86_64 => Some(crate::x86::system_call::routine()),
-        crate::Machine::AArch64 => Some(crate::aarch64::system_call::routine()),
-        crate::Machine::PowerPc64Le => Some(crate::powerpc::system_call::routine()),
-        crate::Machine::I386 => None,
-    }
+    let routine = match machine {
+        crate::Machine::X86_64 => crate::x86::system_call::routine(),
+        crate::Machine::AArch64 => crate::aarch64::system_call::routine(),
+        crate::Machine::PowerPc64Le => crate::powerpc::system_call::routine(),
+        crate::Machine::I386 => return None,
+    };
+    Some(Code { system_call: true, ..routine })
 }
 
 /// What of the convention by which bodies are called is a machine's own. Registers are by their places in

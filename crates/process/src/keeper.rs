@@ -25,8 +25,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// What a terminal, a session's end or a polite kill sends.
-const IGNORED: [i32; 8] = [
+/// What a terminal, a session's end or a polite kill sends, and what else ends a run of the tool.
+const IGNORED: [i32; 15] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -36,6 +36,13 @@ const IGNORED: [i32; 8] = [
     libc::SIGTTOU,
     // Writing a result nobody reads must fail, not kill.
     libc::SIGPIPE,
+    libc::SIGXFSZ,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGPWR,
+    libc::SIGXCPU,
 ];
 
 /// Why a keeper gave no result.

@@ -256,6 +256,50 @@ pub(crate) fn send_signal(tgid: i32, tid: Tid, signal: i32) -> Result<(), Errno>
     Errno::check(unsafe { libc::syscall(libc::SYS_tgkill, tgid, tid.0, signal) }).map(drop)
 }
 
+/// `struct ptrace_sud_config` of `include/uapi/linux/ptrace.h`: which system calls of a thread the kernel makes into a SIGSYS of the thread
+/// itself (`PR_SET_SYSCALL_USER_DISPATCH`), as programs ask for that run others' code, like Wine.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dispatch {
+    mode: u64,
+    selector: u64,
+    offset: u64,
+    length: u64,
+}
+
+impl Dispatch {
+    /// `PR_SYS_DISPATCH_ON`: all but those made in a range.
+    const ON: u64 = 1;
+    /// `PR_SYS_DISPATCH_INCLUSIVE_ON`: those made in a range.
+    const INCLUSIVE_ON: u64 = 2;
+
+    /// That of a stopped thread; `None` if it has none.
+    ///
+    /// # Errors
+    /// The kernel does not tell (before 6.4), or has no such thing.
+    pub fn of(tid: Tid) -> Result<Option<Self>, Errno> {
+        const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+        let mut told = Self::default();
+        let data = &raw mut told as usize;
+        // SAFETY: this request writes at most `addr` bytes to the data argument.
+        unsafe { raw(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, size_of::<Self>(), data) }?;
+        Ok((told.mode != 0).then_some(told))
+    }
+
+    /// Gives a stopped thread one; that of `Default` is none.
+    pub fn give(mut self, tid: Tid) -> Result<(), Errno> {
+        const PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4210;
+        // The kernel keeps a range that is meant as all that is outside of it, tells it so, and takes none that passes the end of memory.
+        if self.mode == Self::ON && self.offset != 0 && self.offset.wrapping_add(self.length) <= self.offset {
+            let (offset, length) = (self.offset.wrapping_add(self.length), self.length.wrapping_neg());
+            self = Self { mode: Self::INCLUSIVE_ON, offset, length, ..self };
+        }
+        let data = &raw const self as usize;
+        // SAFETY: this request reads `addr` bytes of the data argument.
+        unsafe { raw(PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG, tid, size_of::<Self>(), data) }.map(drop)
+    }
+}
+
 /// Where a stopped thread's restartable-sequence area is; `None` if it has none or the kernel is older than 5.13.
 pub(crate) fn rseq_area(tid: Tid) -> Option<u64> {
     /// `struct ptrace_rseq_configuration` of `include/uapi/linux/ptrace.h`.

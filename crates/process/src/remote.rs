@@ -6,6 +6,8 @@
 //!    the delivery of a signal, keep that too and suppress it.
 //! 2. Block all signals, so that no handler runs in between. SIGSTOP cannot be blocked; it is delivered: the thread makes our
 //!    calls all the same, and the kernel knows that the process is to stand afterwards, unless a SIGCONT comes first.
+//!    Where the thread has its calls dispatched to itself (`PR_SET_SYSCALL_USER_DISPATCH`), keep that and end it: our call would become a SIGSYS, and
+//!    one that is blocked takes the program's handler away. Kernels before 6.4 do not tell, so there SIGSYS stays unblocked.
 //! 3. For each call: point the instruction pointer at a system call instruction somewhere in the target's code, load number and
 //!    arguments, say that the thread is in no system call (else the kernel would first restart the one we interrupted), and
 //!    run to the stop at its entry and the one at its exit. No single steps: they trap to the hypervisor in a virtual machine.
@@ -19,7 +21,7 @@
 //! frozen one does, and gets back what it had. Left as it is, it would make our call whenever it is thawed, and end behind it.
 
 use crate::arch::{END_OF_CALL_TAKES_ALL, LostByCalls};
-use crate::ptrace::{self, SignalInfo};
+use crate::ptrace::{self, Dispatch, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked};
 use crate::wait::{self, Event, Stop};
 use crate::{
@@ -48,6 +50,9 @@ pub struct Remote<'s, 'p> {
     stuck: bool,
 }
 
+/// The request by which a thread's dispatch of system calls is set.
+const DISPATCH: &str = "PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG";
+
 /// What step 4 puts back.
 #[derive(Debug)]
 struct Saved {
@@ -58,6 +63,8 @@ struct Saved {
     /// Where the descriptor's address is kept, and that address.
     rseq: Option<(RemoteAddr, u64)>,
     seccomp_suspended: bool,
+    /// Where its system calls were dispatched to itself.
+    dispatch: Option<Dispatch>,
 }
 
 impl<'p> Stopped<'p> {
@@ -123,10 +130,20 @@ impl<'s, 'p> Remote<'s, 'p> {
             }
         };
         let seccomp_suspended = suspend_seccomp(stopped, tid)?;
-        let saved =
-            Saved { regs, vectors, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
-        ptrace::set_signal_mask(tid, u64::MAX)
-            .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
+        let (dispatch, blocked) = match Dispatch::of(tid) {
+            Ok(dispatch) => (dispatch, u64::MAX),
+            Err(_) => (None, mask | !(1 << (libc::SIGSYS - 1))),
+        };
+        if let Some(dispatch) = dispatch {
+            // Whether it may be given back is known before it is taken.
+            dispatch.give(tid).map_err(|errno| failed(DISPATCH, errno))?;
+        }
+        let rseq = rseq_descriptor(process, tid);
+        let saved = Saved { regs, vectors, mask, signal, rseq, seccomp_suspended, dispatch };
+        ptrace::set_signal_mask(tid, blocked).map_err(|errno| failed("PTRACE_SETSIGMASK", errno))?;
+        if dispatch.is_some() {
+            Dispatch::default().give(tid).map_err(|errno| failed(DISPATCH, errno))?;
+        }
         let passing = match stopped.threads[index].parked {
             Parked::Signal(libc::SIGSTOP) => libc::SIGSTOP,
             _ => 0,
@@ -289,6 +306,9 @@ impl<'s, 'p> Remote<'s, 'p> {
             let options = BASE_OPTIONS | stopped.options.ptrace_options;
             ptrace::set_options(tid, options as usize).map_err(failed("PTRACE_SETOPTIONS"))?;
         }
+        if let Some(dispatch) = self.saved.dispatch.take() {
+            dispatch.give(tid).map_err(failed(DISPATCH))?;
+        }
         if self.ran {
             self.saved.regs.write(tid).map_err(failed("PTRACE_SETREGSET"))?;
             self.saved.vectors.put_back(tid).map_err(failed("PTRACE_SETREGSET"))?;
@@ -343,7 +363,7 @@ impl<'s, 'p> Remote<'s, 'p> {
 
 impl Drop for Remote<'_, '_> {
     fn drop(&mut self) {
-        if self.ran || self.saved.seccomp_suspended {
+        if self.ran || self.saved.seccomp_suspended || self.saved.dispatch.is_some() {
             // The thread is lost if this fails, and the next use of it tells.
             let _ = self.end();
         }

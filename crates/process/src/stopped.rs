@@ -1,5 +1,6 @@
 //! A process all of whose threads stand still.
 
+use crate::ptrace::Dispatch;
 use crate::stop::Thread;
 use crate::wait::OnExit;
 use crate::{Errno, Process, Registers, StopError, StopOptions, Tid, ptrace};
@@ -60,6 +61,12 @@ impl<'p> Stopped<'p> {
     /// One of its threads.
     pub fn thread(&self, tid: Tid) -> Option<&Thread> {
         self.threads.binary_search_by_key(&tid, |thread| thread.tid).ok().map(|index| &self.threads[index])
+    }
+
+    /// A thread whose system calls may become signals of its own (`PR_SET_SYSCALL_USER_DISPATCH`), as far as the kernel tells: it does since 6.4.
+    pub fn dispatching(&self) -> Option<Tid> {
+        let is_dispatching = |tid: &Tid| matches!(Dispatch::of(*tid), Ok(Some(_)));
+        self.threads.iter().map(Thread::tid).find(is_dispatching)
     }
 
     pub(crate) fn index_of(&self, tid: Tid) -> Result<usize, StopError> {
