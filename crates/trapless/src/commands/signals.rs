@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something, and not without its report.
+//! Ctrl-C, SIGTERM and what else is sent to have a program end do end a run; they do not end it in the middle of something, and not without
+//! its report.
 
 use std::os::fd::RawFd;
 use std::ptr;
@@ -9,11 +10,26 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 /// An eventfd that becomes readable with the first signal, and stays so; -1 before it is made.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 
-const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// What asks for the end. Left at their defaults, all would end this process at once, and leave probes behind: also those that are meant for another
+/// program, and what tells that the limit of processor time has come.
+const SIGNALS: [libc::c_int; 9] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGPWR,
+    libc::SIGXCPU,
+];
 
 /// Whether a signal asked for the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended(());
+
+/// What comes with a write beyond the limit of a file's size, which then fails as on a full disk.
+extern "C" fn nothing(_signal: libc::c_int) {}
 
 extern "C" fn end(_signal: libc::c_int) {
     ENDED.store(true, Ordering::Relaxed);
@@ -96,8 +112,8 @@ pub fn take_noted() -> Vec<libc::c_int> {
     (0..64).filter(|signal| came & 1 << signal != 0).collect()
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. SIGHUP stays ignored if it is, as `nohup` wants it. SIGINT does not:
-/// shells ignore it for what scripts run in the background, and those end it by `kill -INT` all the same.
+/// From now on what asks for the end is noted instead of ending this process. What is ignored stays so, as `nohup` wants it of SIGHUP, but for
+/// SIGINT and SIGTERM: shells ignore the former for what scripts run in the background, and those end it by `kill -INT` all the same.
 pub fn install() -> Ended {
     if DESCRIPTOR.load(Ordering::Relaxed) < 0 {
         DESCRIPTOR.store(eventfd(), Ordering::Relaxed);
@@ -111,13 +127,19 @@ pub fn install() -> Ended {
             let mut now: libc::sigaction = std::mem::zeroed();
             let is_ignored =
                 libc::sigaction(signal, ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN;
-            if signal == libc::SIGHUP && is_ignored {
+            if is_ignored && !matches!(signal, libc::SIGINT | libc::SIGTERM) {
                 continue;
             }
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = end as extern "C" fn(libc::c_int) as usize;
             libc::sigaction(signal, &action, ptr::null_mut());
         }
+    }
+    // SAFETY: as above; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        libc::sigaction(libc::SIGXFSZ, &action, ptr::null_mut());
     }
     Ended(())
 }

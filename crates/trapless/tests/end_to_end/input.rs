@@ -1,8 +1,8 @@
 //! Hard cases I: input that is wrong gets one line that says what, where and what to do, and an exit code.
 
 use crate::support::spinners::{self, PLAIN, Spinners};
-use crate::support::tool::{finish, run, trapless};
-use crate::support::{Program, end_with_us};
+use crate::support::tool::{end_of, finish, run, trapless};
+use crate::support::{Program, end_with_us, eventually};
 use std::process::Stdio;
 
 #[test]
@@ -129,6 +129,32 @@ fn i1_a_full_disk_is_code_7_and_the_probes_are_out() {
         assert!(ran.err.contains("cannot write to /dev/full: No space left"), "{verb}: {ran:?}");
         before.assert_restored(spinners.target.pid());
     }
+    spinners.run_on();
+    spinners.finish();
+}
+
+#[test]
+fn i1_a_file_that_may_grow_no_further_is_code_7_and_the_probes_are_out() {
+    let program = spinners::build(PLAIN, "", "");
+    let mut spinners = Spinners::start(&program, 2);
+    let (pid, before) = (spinners.pid(), spinners.target.text());
+    let file = program.dir().join("limited");
+    let path = file.to_str().unwrap();
+    let written = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    let mut command = trapless(&["trace", "-p", &pid, "spinners:subject", "-d", "200", "-o", path]);
+    let tool = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("hits are written", || written() > 0);
+    // Its own memory is a file, too, and is larger than this.
+    let limit = libc::rlimit { rlim_cur: written() + 10_000, rlim_max: written() + 10_000 };
+    // SAFETY: it reads one structure.
+    let limited = unsafe {
+        libc::prlimit(tool.id() as i32, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut())
+    };
+    assert_eq!(limited, 0);
+    let ran = end_of(tool);
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.err.contains("File too large"), "{ran:?}");
+    before.assert_restored(spinners.target.pid());
     spinners.run_on();
     spinners.finish();
 }

@@ -87,7 +87,8 @@ int main(int argc, char **argv) {
 #[test]
 fn l1_a_tool_that_a_script_runs_in_the_background_ends_by_its_signals() {
     let program = lives();
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    let others = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGVTALRM, libc::SIGPROF, libc::SIGPWR, libc::SIGXCPU];
+    for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(others) {
         let target = program.start(&[]);
         let before = target.text();
         let pid = target.pid().to_string();

@@ -64,7 +64,11 @@ pub fn run(arguments: &[&str]) -> Ran {
 
 /// Runs any command to its end.
 pub fn finish(command: &mut Command) -> Ran {
-    let child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    end_of(end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Waits for the end of a command that was started with pipes.
+pub fn end_of(child: Child) -> Ran {
     let watchdog = Watchdog::new(child.id());
     let output = child.wait_with_output().unwrap();
     drop(watchdog);
