@@ -167,6 +167,10 @@ fn prefix(prefix: &str, modules: &[ModuleNames<'_>]) -> Result<Vec<usize>, Selec
         match found.as_slice() {
             [] => continue,
             [_] => return Ok(found),
+            // One file that is mapped more than once, as by dlmopen.
+            [first, ..] if found.iter().all(|&i| modules[i].path == modules[*first].path) => {
+                return Ok(found);
+            }
             several => {
                 let mut candidates: Vec<String> =
                     several.iter().map(|&i| modules[i].file_name().to_owned()).collect();

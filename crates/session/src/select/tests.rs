@@ -77,6 +77,14 @@ fn a_module_that_is_not_there_gets_near_names_and_an_ambiguous_one_gets_candidat
     }
 }
 
+#[test]
+fn a_file_that_is_mapped_twice_is_one_name() {
+    let plugin = ModuleNames { path: "/usr/lib/libplug.so", soname: None, alias: None };
+    let twice = [MODULES[0], plugin, plugin];
+    let pattern = Pattern::new("libplug", Syntax::Glob).unwrap();
+    assert_eq!(modules(&pattern, &twice).as_deref(), Ok(&[1, 2][..]));
+}
+
 /// Stands in for the demangler: what it does with names is its own test's business.
 fn demangle(name: &str) -> Option<String> {
     match name {
