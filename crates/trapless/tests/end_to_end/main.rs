@@ -85,6 +85,7 @@ mod trapped_storm;
 mod traps;
 mod two_sessions;
 mod typed;
+mod unusual_threads;
 mod unwound;
 mod unwound_removal;
 mod usdt;
