@@ -10,7 +10,7 @@ use crate::{
     home::Used,
     scan::Ranges,
     semaphores::Semaphore,
-    space::Taken,
+    space::{Best, Taken},
     trap::TrapSite,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
@@ -63,7 +63,8 @@ impl<'p, 'm> Blueprint<'p, 'm> {
     ) -> Result<Self, EngineError> {
         let mut taken = Taken::new(space);
         let mut header = new_header(space)?;
-        let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
+        let facts = plan.modules.first().map(|module| module.machine.isa().facts());
+        let slot_shift = facts.map_or(0, |facts| facts.slot_shift);
         let own = needed(plan);
         // Where there is no room for more, there is none for more later.
         let is_possible = |spare: &Spare| own.journal.and(&spare.journal()).is_possible();
@@ -80,7 +81,13 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             (!facts.reaches_everything()).then_some((module.start..module.end, facts.reach))
         });
         let sizes = [header.region_size, header.threads_size, header.returns_size];
-        let places = taken.regions(sizes, modules).ok_or(EngineError::Crowded)?;
+        let best = facts.filter(|facts| facts.best_multiple > 0).map(|facts| {
+            let layout = header.layout(threads);
+            let shadows = (header.slot_shift > 0).then(|| layout.shadow_block(0));
+            // Of regions that have no places yet.
+            Best { multiple: facts.best_multiple, offsets: [None, Some(layout.threads), shadows] }
+        });
+        let places = taken.regions(sizes, best, modules).ok_or(EngineError::Crowded)?;
         [header.region, header.threads, header.returns] = places;
         if space.is_32bit && header.region_size + header.returns_size > MOST_OF_4_GB {
             return Err(EngineError::Crowded);

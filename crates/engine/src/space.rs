@@ -52,6 +52,15 @@ fn additions(process: &Process) -> Result<Additions, EngineError> {
 /// Addresses below this are numbers that programs work with.
 const LOW: u64 = 1 << 32;
 
+/// What lies best in ranges of memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Best<const N: usize> {
+    /// Log2 of the number ([`trapless_isa::Facts::best_multiple`]).
+    pub multiple: u8,
+    /// How far behind its start each range has what is to lie there, less than a page behind a multiple.
+    pub offsets: [Option<u64>; N],
+}
+
 /// Free address ranges, less those that were given out.
 pub(crate) struct Taken<'a> {
     space: &'a Space,
@@ -102,17 +111,21 @@ impl<'a> Taken<'a> {
     }
 
     /// Takes ranges of these sizes where they are in nobody's way, and out of reach of what is at `near`: next to that is little
-    /// room, and detours need it.
+    /// room, and detours need it. Where there is room for that, what `best` says lies little behind multiples of a power of 2.
     pub fn regions<const N: usize>(
         &mut self,
         sizes: [u64; N],
+        best: Option<Best<N>>,
         near: impl IntoIterator<Item = (Range<u64>, u64)>,
     ) -> Option<[u64; N]> {
         let kept = near
             .into_iter()
             .map(|(near, reach)| (near.start.saturating_sub(reach), near.end.saturating_add(reach)));
         let mut elsewhere = Self { space: self.space, ours: self.ours.iter().copied().chain(kept).collect() };
-        let Some(places) = elsewhere.side_by_side(sizes) else { return self.side_by_side(sizes) };
+        let at_multiples = best.and_then(|best| elsewhere.at_multiples(sizes, best));
+        let Some(places) = at_multiples.or_else(|| elsewhere.side_by_side(sizes)) else {
+            return self.side_by_side(sizes);
+        };
         self.ours.extend(places.iter().zip(sizes).map(|(&start, size)| (start, start + size)));
         Some(places)
     }
@@ -131,6 +144,26 @@ impl<'a> Taken<'a> {
         let mut places = [0; N];
         for (place, size) in places.iter_mut().zip(sizes) {
             *place = self.anywhere(size)?;
+        }
+        Some(places)
+    }
+
+    /// Places for ranges of these sizes, in order, as far apart as it takes. Nothing is taken.
+    fn at_multiples<const N: usize>(&self, sizes: [u64; N], best: Best<N>) -> Option<[u64; N]> {
+        let page = self.space.rules.page;
+        let sizes = sizes.map(|size| size.next_multiple_of(page));
+        let multiple = 1u64 << best.multiple;
+        let apart = multiple * best.offsets.iter().flatten().count() as u64;
+        let size = sizes.iter().sum::<u64>() + apart;
+        let quiet = self.space.maps.quiet_place(&self.space.rules, size).0;
+        let mut next = self.look_near(quiet..quiet, u64::MAX, size)?;
+        let mut places = [0; N];
+        for ((place, size), offset) in places.iter_mut().zip(sizes).zip(best.offsets) {
+            if let Some(offset) = offset {
+                next = (next + offset).next_multiple_of(multiple) - offset / page * page;
+            }
+            *place = next;
+            next += size;
         }
         Some(places)
     }
@@ -201,9 +234,15 @@ mod tests {
                 let maps =
                     format!("{library:x}-{:x} r-xp 00000000 08:01 7 /lib/one.so\n", library + 0x10_0000);
                 let space = Space::of_maps(&maps);
-                let mut taken = Taken::new(&space);
                 let near = library..library + 0x10_0000;
-                let places = taken.regions(sizes, [(near.clone(), REACH)]).unwrap();
+                let best = Best { multiple: 32, offsets: [None, Some(0x1_0000), Some(0x40_1000)] };
+                let at_multiples = Taken::new(&space).regions(sizes, Some(best), [(near.clone(), REACH)]);
+                let behind = at_multiples.map(|[_, second, third]| [second + 0x1_0000, third + 0x40_1000]);
+                let low = behind.unwrap().map(|place| place % (1 << 32));
+                assert_eq!(low, [0, 0x40_1000 % space.rules.page], "{library:x}");
+                let mut taken = Taken::new(&space);
+                let best = Some(best).filter(|_| place % 2 == 0);
+                let places = taken.regions(sizes, best, [(near.clone(), REACH)]).unwrap();
                 for (start, size) in places.iter().zip(sizes) {
                     let is_far = start + size <= near.start - REACH || *start >= near.end + REACH;
                     assert!(is_far, "{library:x}: {places:x?}");

@@ -44,6 +44,9 @@ pub struct Facts {
     pub ahead_of_pointer: u16,
     /// Where glibc and musl have a thread's number, from its thread pointer on.
     pub thread_numbers: [ThreadNumber; 2],
+    /// Log2 of what the addresses of the thread table and of the shadow blocks are best little more than a multiple of: code that makes them of
+    /// immediates is shorter there. 0: all are as good.
+    pub best_multiple: u8,
     /// Where a function finds its first integer arguments.
     pub arguments: Arguments,
     /// Where one of Go's compiler finds them, from Go 1.17 on, a word each: a string takes two. Empty where nobody has looked.

@@ -27,6 +27,7 @@ pub(super) static FACTS: Facts = Facts {
     ahead_of_pointer: 0,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
+    best_multiple: 0,
     arguments: Arguments::Registers(&ARGUMENTS),
     arguments_in_go: &[],
 };

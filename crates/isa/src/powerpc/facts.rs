@@ -34,6 +34,7 @@ pub(super) static FACTS: Facts = Facts {
     ahead_of_pointer: BEHIND_TCB as u16 + 8,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(BEHIND_TCB + TCB), ThreadNumber::At(-BEHIND_TCB - 168)],
+    best_multiple: 32,
     arguments: Arguments::Registers(&ARGUMENTS),
     arguments_in_go: &[],
 };

@@ -51,6 +51,7 @@ pub(super) static X86_64: Facts = Facts {
     ahead_of_pointer: 0,
     // They have not moved since glibc 2.3.4 and musl 1.1.
     thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
+    best_multiple: 0,
     arguments: Arguments::Registers(&REGISTERS),
     arguments_in_go: &ARGUMENTS_IN_GO,
 };
@@ -78,6 +79,7 @@ pub(super) static I386: Facts = Facts {
     single_additions: None,
     scalable_vectors: [0, 0],
     ahead_of_pointer: 0,
+    best_multiple: 0,
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };
