@@ -232,6 +232,7 @@ pub fn walked(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) {
     let Some(record) = claim(memory, layout, field, 0) else { return };
     let before = record_in(memory, record).filter(|&(last, _)| field <= last && last < slot);
     let calls = calls + before.map_or(0, |(_, calls)| calls);
+    memory.store(record + u64::from(RETURN_POINT), 0);
     memory.store(record + u64::from(WALK_LAST), slot);
     memory.store(record + u64::from(WALK_CALLS), slot.wrapping_add(calls));
 }
@@ -239,7 +240,7 @@ pub fn walked(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) {
 /// The same unwinder lands in the frame that has made the call at `slot`: how many calls it leaves.
 pub fn landed(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) -> u64 {
     let Some(record) = instance_of(memory, layout, field) else { return 0 };
-    if !layout.is_free(memory.load(record + u64::from(RETURN_POINT))) {
+    if memory.load(record + u64::from(RETURN_POINT)) != 0 {
         return 0;
     }
     let known = record_in(memory, record).filter(|&(last, calls)| calls > 0 && field <= last && last <= slot);

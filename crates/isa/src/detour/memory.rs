@@ -68,7 +68,7 @@
 //! |---|---|---|
 //! | [`RETURN_POINT`] | point | the return point that the callee was given instead, or a [`note`]; 0 or the [`slot_name`]: the instance is free |
 //! | [`RETURN_ADDRESS`] | address | the return address that was taken |
-//! | [`RETURN_ENTERED`] | entered | time stamp of the entry; where nobody asks for that, what the detour wants to know again at the return |
+//! | [`RETURN_ENTERED`] | entered | time stamp of the entry; where nobody asks for that, what the detour wants to know again at the return, or at the next entry |
 //! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0, or the [`slot_name`]. None when free |
 //!
 //! **Names.** Where [`Shadows::Plain`] are, a detour looks at no tag. The *claim* routine, which finds the block by its tag, writes the slot's
@@ -76,6 +76,10 @@
 //! own slot there knows that the block is his page's, and that there is no older instance. A detour that frees such an instance leaves
 //! the name in place of the point, and the next entry at the slot has but that one word to look at. Whoever does not find the name asks the
 //! runtime, which takes 0 and any name for the same. Instances of the pool are freed by 0, and their older ones may be names, too.
+//!
+//! On powerpc64le an instance that is freed by its name has the address of an entry of the thread table at [`RETURN_ENTERED`]: that of who has called, or that
+//! which is looked at first for who has returned. Calls of which nothing but a number is asked for take the block from there, and look for no thread. So
+//! whatever else writes to a free instance, as the record of a walk, writes 0 in place of the name.
 //!
 //! **Entry.** The instance of the slot is free, or the runtime's *claim* routine is asked. It finds one of two things. If the return
 //! address to be taken is the instance's own point, this call was reached by a tail call from the one that the instance is of:

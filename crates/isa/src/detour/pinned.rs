@@ -191,7 +191,7 @@ fn code_for_32_bit_programs_is_what_it_was() {
 fn code_for_arm64_is_what_it_was() {
     assert_eq!(
         everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
-        (1440, 969_104, 12_736_391_023_439_654_534)
+        (1440, 969_104, 2_978_255_288_518_757_230)
     );
 }
 
@@ -199,6 +199,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (720, 747_896, 17_898_561_623_160_060_453)
+        (720, 753_152, 9_014_663_906_777_084_942)
     );
 }

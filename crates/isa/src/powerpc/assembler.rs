@@ -193,6 +193,23 @@ impl Asm {
         self.addi(t, t, 0);
     }
 
+    /// `t` += `value` - low, where `low` is returned, by way of `temporary`; `t` is below 2^`bits`. In two instructions where `value` is little more or
+    /// less than a multiple of as large a power of 2 ([`Facts::best_multiple`](crate::Facts)).
+    pub fn add_constant_but_low(&mut self, t: Gpr, temporary: Gpr, value: u64, bits: u32) -> i16 {
+        let low = low_part(value);
+        let high = value.wrapping_sub(low as u64);
+        // As much as a positive immediate holds.
+        let shift = bits.max((64 - high.leading_zeros()).saturating_sub(15));
+        if high != 0 && high.trailing_zeros() >= shift {
+            self.load_constant(temporary, high >> shift);
+            self.rotate(3, t, temporary, shift, 0);
+        } else {
+            self.load_constant(temporary, high);
+            self.add(t, t, temporary);
+        }
+        low
+    }
+
     /// `t = address of label`, in three instructions, by way of lr. `bcl 20,31,$+4` is the branch that processors do not take for a call.
     pub fn load_address_by_link(&mut self, t: Gpr, label: Label) {
         debug_assert!(t != R0, "r0 reads as zero");
@@ -248,13 +265,6 @@ impl Asm {
     /// `t = !a`
     pub fn complement(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 124, a, t, a);
-    }
-
-    /// `t = value - low`, where `low` is returned: what loads and stores of what is aligned there add by themselves.
-    pub fn load_constant_but_low(&mut self, t: Gpr, value: u64) -> i16 {
-        let low = low_part(value);
-        self.load_constant(t, value.wrapping_sub(low as u64));
-        low
     }
 
     /// `t = a`
@@ -330,6 +340,18 @@ impl Asm {
     pub fn store(&mut self, t: Gpr, a: Gpr, d: i16) {
         debug_assert!(d & 3 == 0);
         self.d_form(62, t, a, d);
+    }
+
+    /// Loads `t`, whose number is even, and the register behind it, by `lq`: the second one from `a + d`, a multiple of 16.
+    pub fn load_pair(&mut self, t: Gpr, a: Gpr, d: i16) {
+        debug_assert!(t.0 & 1 == 0 && a != t && d & 15 == 0);
+        self.d_form(56, t, a, d);
+    }
+
+    /// Stores them, by `stq`.
+    pub fn store_pair(&mut self, t: Gpr, a: Gpr, d: i16) {
+        debug_assert!(t.0 & 1 == 0 && d & 15 == 0);
+        self.d_form(62, t, a, d | 2);
     }
 
     /// `t = *(u32 *)(a + d)`
@@ -528,7 +550,7 @@ impl Asm {
     }
 }
 
-/// What [`Asm::load_constant_but_low`] leaves out of `value`.
+/// What [`Asm::add_constant_but_low`] leaves out of `value`.
 pub(super) fn low_part(value: u64) -> i16 {
     let low = value as i16;
     // What lies behind it is reached, too, and it can be taken off again.

@@ -11,7 +11,8 @@
 //!     b site + 4
 //! ```
 //!
-//! Where one counter is all that is asked for, and the function has registers to spare, it goes without the frame ([`super::spare`]).
+//! Where one counter is all that is asked for, it goes without a frame ([`super::count`]), and with nothing saved if the function has registers to
+//! spare ([`super::spare`]).
 //!
 //! # Entry and return, call-paired
 //!
@@ -40,9 +41,10 @@
 //!
 //! Counters are incremented between a load-reserve and a store-conditional: exact against signal handlers on the same
 //! thread, and against other threads in the overflow block. So a thread without memory of its own runs the same code with
-//! another base. Its calls are followed if nothing but their number is asked for.
+//! another base. Its calls are followed if nothing but their number is asked for, which is done with less ([`super::count`]).
 
 use super::emit::*;
+use super::follow::NOTED;
 use super::frames::of_copies;
 use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
@@ -83,8 +85,6 @@ pub(super) struct Template<'a> {
     /// Where a followed call returns.
     pub return_point: Label,
     pub saved: &'static [Gpr],
-    /// Whether calls are followed, and nothing is asked for but numbers of them (`follow`).
-    pub only_counts: bool,
     /// What the instructions stand for that are being written, and those that have been.
     pub place: Place,
     pub points: Vec<Point>,
@@ -97,13 +97,11 @@ impl<'a> Template<'a> {
         let saved = saved_for(&request.payload);
         let mut asm = Asm::new(request.address);
         let return_point = asm.label();
-        let only_counts = only_counts(&request.payload);
         Self {
             request,
             asm,
             return_point,
             saved,
-            only_counts,
             place: Place::Site(0),
             points: Vec::new(),
             places: Vec::new(),
@@ -117,17 +115,15 @@ impl<'a> Template<'a> {
 
     fn write(mut self) -> Emitted<Detour> {
         let payload = &self.request.payload;
-        let [counted, slow, displaced, missed] = [(); 4].map(|()| self.asm.label());
-        let spare = Spare::of(self.request);
-        if let Some((spare, counter)) = spare {
-            self.count_in_spare(spare, counter, missed);
-            self.asm.bind(displaced);
-            self.displaced()?;
-            self.asm.bind(missed);
-            self.stands(0);
-            self.comment("no block at first sight");
-            self.put_back_cr0(spare);
+        if let Some(counter) = payload.only_counter() {
+            self.only_one(counter)?;
+            return self.finish(None);
         }
+        if let Some(followed) = only_counts(payload) {
+            let return_point = self.follow_counts(&followed)?;
+            return self.finish(Some(return_point));
+        }
+        let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
         if !payload.hooks.is_empty() {
             self.stands_nowhere();
@@ -141,10 +137,7 @@ impl<'a> Template<'a> {
         match payload.followed {
             None => {
                 self.restore();
-                match spare {
-                    Some(_) => self.asm.branch(displaced),
-                    None => self.displaced()?,
-                }
+                self.displaced()?;
             }
             Some(followed) => {
                 let rare = [(); 3].map(|()| self.asm.label());
@@ -162,6 +155,26 @@ impl<'a> Template<'a> {
         self.comment("the thread is not where its hash says");
         self.resolve(counted)?;
         self.finish(return_point)
+    }
+
+    /// Where one counter is all that is asked for.
+    fn only_one(&mut self, counter: u32) -> Emitted<()> {
+        let [unknown, displaced, missed] = [(); 3].map(|()| self.asm.label());
+        let Some(spare) = Spare::of(self.request) else {
+            let known = self.count_in_pairs(counter, unknown);
+            self.displaced()?;
+            return self.count_unknown(unknown, known);
+        };
+        self.count_in_spare(spare, counter, missed);
+        self.asm.bind(displaced);
+        self.displaced()?;
+        self.asm.bind(missed);
+        self.stands(0);
+        self.comment("no block at first sight");
+        self.put_back_cr0(spare);
+        let known = self.count_in_pairs(counter, unknown);
+        self.asm.branch(displaced);
+        self.count_unknown(unknown, known)
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it. Changes r9 to
@@ -210,6 +223,8 @@ impl<'a> Template<'a> {
 
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
         self.comments.sort_by_key(|comment| comment.0);
+        // Behind the end nothing is known.
+        self.stands_nowhere();
         Ok(Detour {
             code: self.asm.finish()?,
             places: self.places,
@@ -255,68 +270,47 @@ impl<'a> Template<'a> {
     /// r12 = the thread's block, and r11 its entry of the thread table, less what is returned; or off to `slow`. r11 is not 0.
     ///
     /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry. It is looked at behind
-    /// the block: a handler in between may fork, and in its child both are 0. Where only one counter is asked for, any thread's block will do
-    /// ([`crate::detour::memory`]).
+    /// the block: a handler in between may fork, and in its child both are 0.
     pub fn find_thread(&mut self, slow: Label) -> i16 {
         let low = self.entry_by_hash(R11, R12);
-        self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
-        if self.saved.contains(&R9) {
-            self.asm.load(R9, R11, low + THREAD_OWNER as i16);
-            self.asm.compare_complement(R9, R9, R13);
-            self.asm.branch_if(When::NotEqual, slow);
-        } else {
-            self.asm.compare_immediate(R12, 0);
-            self.asm.branch_if(When::Equal, slow);
+        if self.place == Place::Caller {
+            self.asm.store(R11, R1, NOTED);
         }
+        self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
+        self.asm.load(R9, R11, low + THREAD_OWNER as i16);
+        self.asm.compare_complement(R9, R9, R13);
+        self.asm.branch_if(When::NotEqual, slow);
         low
     }
 
-    /// `entry` = where the thread's entry is first looked for, less what is returned. Changes `index`. Neither is r0.
-    pub fn entry_by_hash(&mut self, entry: Gpr, index: Gpr) -> i16 {
+    /// `entry` = where the thread's entry is first looked for, less what is returned. Changes `temporary`. Neither is r0.
+    pub fn entry_by_hash(&mut self, entry: Gpr, temporary: Gpr) -> i16 {
         let layout = self.request.layout;
         self.asm.extract(entry, R13, THREAD_FOLD, 64 - THREAD_FOLD);
         self.asm.xor(entry, entry, R13);
-        self.asm.move_bits(index, entry, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
-        let low = self.asm.load_constant_but_low(entry, layout.threads);
-        self.asm.add(entry, entry, index);
-        low
+        self.asm.move_bits(entry, entry, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
+        self.asm.add_constant_but_low(entry, temporary, layout.threads, THREAD_SHIFT + layout.thread_bits)
     }
 
     /// Asks the runtime for the thread's entry in r11, and goes to `known` with its block in r12. Without one, r11 = 0 and r12 = the
-    /// overflow block; where the entry is noted, it is one that leads to the overflow block.
+    /// overflow block.
     pub fn resolve(&mut self, known: Label) -> Emitted<()> {
         let (none, again) = (self.asm.label(), self.asm.here_label());
-        let kept =
-            [(R9, scratch(2)), (R10, scratch(3))].into_iter().filter(|kept| !self.saved.contains(&kept.0));
-        kept.clone().for_each(|(register, place)| self.asm.store(register, R1, place));
         self.asm.read_special(R12, LR);
         self.asm.store(R12, R1, SAVED_LR);
         self.asm.call_to(Routine::Resolve.address(self.request.runtime)?)?;
         self.asm.load(R12, R1, SAVED_LR);
         self.asm.write_special(LR, R12);
-        kept.for_each(|(register, place)| self.asm.load(register, R1, place));
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, none);
         self.asm.load(R12, R11, THREAD_BLOCK as i16);
         self.asm.compare_immediate(R12, 0);
         self.asm.branch_if(When::Equal, again);
-        if self.only_counts {
-            self.asm.addi(R11, R11, -self.entry_low());
-        }
         self.asm.branch(known);
         self.asm.bind(none);
-        if self.only_counts {
-            let homeless = Routine::Homeless.address(self.request.runtime)?;
-            self.asm.load_constant(R11, homeless.wrapping_sub(self.entry_low() as u64));
-        }
         self.asm.load_constant(R12, self.request.layout.blocks);
         self.asm.branch(known);
         Ok(())
-    }
-
-    /// What an entry's address is noted without: loads add it by themselves.
-    pub fn entry_low(&self) -> i16 {
-        low_part(self.request.layout.threads)
     }
 
     /// `to` = the call's stack slot: the stack pointer of the program.
@@ -325,7 +319,7 @@ impl<'a> Template<'a> {
     }
 
     /// The copy of the displaced instruction, and the branch to the first one that stays.
-    fn displaced(&mut self) -> Emitted<()> {
+    pub fn displaced(&mut self) -> Emitted<()> {
         self.comment("displaced instruction");
         let at = self.asm.offset();
         let DetourRequest { displaced, original, .. } = self.request;

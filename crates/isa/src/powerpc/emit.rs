@@ -3,16 +3,22 @@
 //! # Where a detour may put its registers
 //!
 //! A function without a frame may use 288 bytes below the stack pointer (ELFv2, 2.2.2.4), and another 224 belong to the
-//! system: Linux skips all 512 when it builds a signal frame (`USER_REDZONE_SIZE`, since 3.14), qemu-user and valgrind skip 288 only. So a
-//! detour makes a frame of its own like any function, with the 288 bytes left out at its top:
+//! system: Linux skips all 512 when it builds a signal frame (`USER_REDZONE_SIZE`, since 3.14, and the first kernel of powerpc64le had it), qemu-user and
+//! valgrind skip 288 only. So a detour makes a frame of its own like any function, with the 288 bytes left out at its top:
 //!
 //! ```text
 //! r1 + 544   the stack pointer of the program
 //! r1 + 256   what a function without a frame may use
 //! r1 + 240   the register that is saved first
+//! r1 +  64   the pairs of [`super::count`]
 //! r1 +  32   scratch doublewords
 //! r1         back chain, which is 0, and the rest of a frame's header
 //! ```
+//!
+//! What only counts does without a frame most of the time, and saves where it would be ([`PAIRED`]). That is the system's part, which code that nobody calls
+//! has to leave alone too, as the ABI says, and Linux does. qemu-user puts a signal's frame there, but has seven doublewords in it that it does not write,
+//! between what it says of the signal and the context: those are taken. Under valgrind, which translates code and is not told that it changes, there are no
+//! detours.
 //!
 //! # Where walks end
 //!
@@ -39,6 +45,9 @@ pub(super) const fn scratch(n: i16) -> i16 {
 
 /// Where a detour's frame has the register that is saved first: below what functions use, and as near as the alignment of stacks allows.
 pub(super) const FIRST: i16 = FRAME - 304;
+
+/// Where pairs of registers are saved from, with a frame and without: from the program's stack pointer, in 32 bytes.
+pub(super) const PAIRED: i16 = -480;
 
 impl Asm {
     /// Makes the frame of a detour, with `first` in it, at [`FIRST`]. `first` is 0 then.

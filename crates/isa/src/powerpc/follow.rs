@@ -7,12 +7,7 @@
 //! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the slot. The return
 //! verdict refuses functions that take it elsewhere.
 //!
-//! # What only counts
-//!
-//! Where nothing is asked for but numbers of calls and returns, the thread is looked for once: the entry notes the thread's entry of the
-//! thread table in the instance, where a time would stand, and the return counts in the block that is there. If another thread returns,
-//! since a coroutine has moved, it adds to the block of the one that has called: additions are atomic, and numbers are summed up over all
-//! blocks. A forked child finds the entry wiped, and asks the runtime for its own.
+//! Where nothing is asked for but numbers of calls and returns, it is done with less: [`super::count`].
 
 use super::detour::{SAVED_LR, Template};
 use super::emit::*;
@@ -24,23 +19,28 @@ use crate::payload::*;
 pub(super) const NOW: i16 = scratch(9);
 pub(super) const ENTERED: i16 = scratch(10);
 
-/// Where r8 and r11 are kept while a routine is asked, if the detour has not saved them or needs them yet.
-const KEPT: [i16; 2] = [scratch(6), scratch(11)];
+/// Where r11 is kept while a routine is asked.
+const KEPT_ENTRY: i16 = scratch(11);
+/// Where the return has the entry of the thread table that is looked at first for whoever returns, less its low part.
+pub(super) const NOTED: i16 = scratch(0);
 
 impl Template<'_> {
-    /// r9 = the name of the call's slot, and `to` = the place of its instance, if its page has the shadow block that it is given first, as in
-    /// [`fold`]; less what is returned. Changes r10.
-    fn instance(&mut self, to: Gpr) -> i16 {
+    /// `place` = the place of the instance of the slot that `named` is, or is the name of, less what is returned, if its page has the shadow
+    /// block that it is given first, as in [`fold`]. Changes `temporary`.
+    pub(super) fn instance_at(&mut self, place: Gpr, named: Gpr, temporary: Gpr) -> i16 {
         let layout = self.request.layout;
         let asm = &mut self.asm;
-        asm.addi(R9, R1, slot_name(FRAME as u64) as i16);
-        asm.extract(R10, R9, SHADOW_FOLD, 64 - SHADOW_FOLD);
-        asm.xor(R10, R10, R9);
+        asm.extract(place, named, SHADOW_FOLD, 64 - SHADOW_FOLD);
+        asm.xor(place, place, named);
         let bits = STACK_PAGE_SHIFT - layout.slot_shift + layout.return_bits;
-        asm.move_bits(R10, R10, layout.slot_shift, RETURN_SHIFT, bits);
-        let low = asm.load_constant_but_low(to, layout.shadow_block(0));
-        asm.add(to, to, R10);
-        low
+        asm.move_bits(place, place, layout.slot_shift, RETURN_SHIFT, bits);
+        asm.add_constant_but_low(place, temporary, layout.shadow_block(0), RETURN_SHIFT + bits)
+    }
+
+    /// r9 = the name of the call's slot, and `to` = the place of its instance. Changes r10.
+    fn instance(&mut self, to: Gpr) -> i16 {
+        self.asm.addi(R9, R1, slot_name(FRAME as u64) as i16);
+        self.instance_at(to, R9, R10)
     }
 
     /// Fills in the return instance, moves the return address into it, and calls the displaced code. Returns the offset of
@@ -74,8 +74,6 @@ impl Template<'_> {
         if followed.needs().entered {
             self.asm.read_special(R9, TIME_BASE);
             self.asm.store(R9, R12, low + RETURN_ENTERED as i16);
-        } else if self.only_counts {
-            self.asm.store(R11, R12, low + RETURN_ENTERED as i16);
         }
         self.restore();
         self.asm.call(displaced);
@@ -94,8 +92,8 @@ impl Template<'_> {
         self.asm.bind(taken);
         self.stands_nowhere();
         self.comment("the instance is not at hand");
-        self.slot_by_name();
-        self.asm.store(R11, R1, KEPT[1]);
+        self.asm.addi(R8, R9, -1);
+        self.asm.store(R11, R1, KEPT_ENTRY);
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
@@ -103,8 +101,7 @@ impl Template<'_> {
         self.asm.write_special(LR, R10);
         self.asm.addi(R12, R11, -low);
         self.asm.compare_immediate(R11, 0);
-        self.asm.load(R11, R1, KEPT[1]);
-        self.put_back_slot();
+        self.asm.load(R11, R1, KEPT_ENTRY);
         self.asm.branch_if(When::NotEqual, claimed);
         self.asm.bind(lost);
         self.asm.load_constant(R10, self.request.layout.blocks + u64::from(followed.lost));
@@ -112,20 +109,6 @@ impl Template<'_> {
         self.restore();
         self.asm.branch(displaced);
         Ok(())
-    }
-
-    /// r8 = the slot that r9 is the name of.
-    fn slot_by_name(&mut self) {
-        if self.only_counts {
-            self.asm.store(R8, R1, KEPT[0]);
-        }
-        self.asm.addi(R8, R9, -1);
-    }
-
-    fn put_back_slot(&mut self) {
-        if self.only_counts {
-            self.asm.load(R8, R1, KEPT[0]);
-        }
     }
 
     /// From the return point to the second `blr`.
@@ -138,38 +121,29 @@ impl Template<'_> {
             self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
-        if !self.only_counts {
-            self.find_thread(slow);
-            self.asm.bind(counted);
-            followed.early().try_for_each(|step| self.return_step(step))?;
-        }
-        let entered = if self.only_counts { R12 } else { R8 };
+        let low_of_entry = self.find_thread(slow);
+        self.asm.bind(counted);
+        followed.early().try_for_each(|step| self.return_step(step))?;
         let low = self.instance(R11);
         self.asm.load(R10, R11, low + RETURN_OLDER as i16);
         self.asm.compare(R10, R9);
         self.asm.branch_if(When::NotEqual, elsewhere);
         // A function that has come back by `blr` has left its return point in lr.
         self.asm.load(R10, R11, low + RETURN_POINT as i16);
-        self.asm.read_special(entered, LR);
-        self.asm.compare(R10, entered);
+        self.asm.read_special(R8, LR);
+        self.asm.compare(R10, R8);
         self.asm.branch_if(When::NotEqual, elsewhere);
         self.asm.load(R10, R11, low + RETURN_ADDRESS as i16);
         self.asm.write_special(LR, R10);
-        self.home_in_r0(entered);
-        self.entered(followed, entered, low);
+        self.home_in_r0(R8);
+        self.entered(followed, low);
+        // Whoever only counts finds it there.
+        self.asm.load(R10, R1, NOTED);
+        self.asm.addi(R10, R10, low_of_entry);
+        self.asm.store(R10, R11, low + RETURN_ENTERED as i16);
         self.asm.store(R9, R11, low + RETURN_POINT as i16);
         self.asm.bind(freed);
-        if self.only_counts {
-            let low = self.entry_low();
-            self.asm.load(R12, R12, low + THREAD_BLOCK as i16);
-            self.asm.compare_immediate(R12, 0);
-            self.asm.branch_if(When::Equal, slow);
-            self.asm.bind(counted);
-        }
-        match self.only_counts {
-            true => followed.steps.iter().try_for_each(|step| self.return_step(step))?,
-            false => followed.late().try_for_each(|step| self.return_step(step))?,
-        }
+        followed.late().try_for_each(|step| self.return_step(step))?;
         self.asm.bind(home);
         self.restore();
         self.comment("home; lr is the caller's return address");
@@ -179,7 +153,7 @@ impl Template<'_> {
         self.stands_nowhere();
         self.comment("the thread is not where it was looked for");
         self.resolve(counted)?;
-        self.leave(followed, elsewhere, freed, if self.only_counts { slow } else { home })
+        self.leave(followed, elsewhere, freed, home)
     }
 
     /// Functions come by r0 to their return address, and leave it there. Where that is kept, it becomes the real one in the place of the return point, as it is
@@ -195,13 +169,11 @@ impl Template<'_> {
         self.asm.bind(other);
     }
 
-    /// `to` = what was noted at the entry, where anything was; for the late steps it is in the frame.
-    fn entered(&mut self, followed: &Followed, to: Gpr, low: i16) {
-        if self.only_counts || followed.needs().entered {
-            self.asm.load(to, R11, low + RETURN_ENTERED as i16);
-        }
+    /// r8 = what was noted at the entry, if anything was; for the late steps it is in the frame.
+    fn entered(&mut self, followed: &Followed, low: i16) {
         if followed.needs().entered {
-            self.asm.store(to, R1, ENTERED);
+            self.asm.load(R8, R11, low + RETURN_ENTERED as i16);
+            self.asm.store(R8, R1, ENTERED);
         }
     }
 
@@ -209,15 +181,13 @@ impl Template<'_> {
     /// `unknown`.
     fn leave(&mut self, followed: &Followed, elsewhere: Label, freed: Label, unknown: Label) -> Emitted<()> {
         let [none, nowhere] = [(); 2].map(|()| self.asm.label());
-        let entered = if self.only_counts { R12 } else { R8 };
         self.asm.bind(elsewhere);
         self.comment("the instance is not at hand");
-        self.slot_by_name();
+        self.asm.addi(R8, R9, -1);
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.load_address(R10, self.return_point);
         self.asm.call_to(Routine::Leave.address(self.request.runtime)?)?;
-        self.put_back_slot();
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, none);
         self.asm.load(R10, R11, RETURN_ADDRESS as i16);
@@ -226,9 +196,9 @@ impl Template<'_> {
         self.home_in_r0(R9);
         // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
         self.asm.sub(R9, R10, R10);
-        self.entered(followed, entered, 0);
-        if self.only_counts || followed.needs().entered {
-            self.asm.sub(R10, entered, entered);
+        self.entered(followed, 0);
+        if followed.needs().entered {
+            self.asm.sub(R10, R8, R8);
             self.asm.or(R9, R9, R10);
         }
         self.asm.store(R9, R11, RETURN_POINT as i16);

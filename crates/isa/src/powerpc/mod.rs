@@ -2,12 +2,13 @@
 //!
 //! Nearly everything on Power may stand anywhere, an instruction is a word, and a patch is one branch: so nearly every
 //! function can have a detour, and what takes care is the ABI. See `verdict` for the two entry points, `emit` for
-//! where a detour may save registers, `runtime` for how a return finds its call, `lower` for how the routines that all ISAs
+//! where a detour may save registers, `count` for what takes the fewest instructions, `runtime` for how a return finds its call, `lower` for how the routines that all ISAs
 //! share are written here.
 
 mod arithmetic;
 mod assembler;
 mod bodies;
+mod count;
 mod data;
 mod decode;
 mod detour;

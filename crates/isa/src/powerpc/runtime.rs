@@ -34,8 +34,6 @@ pub(super) enum Routine {
     Leave,
     Translate,
     Landed,
-    /// No routine, but an entry of the thread table for threads that have none: it leads to the overflow block.
-    Homeless,
 }
 
 impl Routine {
@@ -83,12 +81,7 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         asm.return_();
         address
     });
-    let homeless = asm.here();
-    for word in [0, 0, layout.blocks as u32, (layout.blocks >> 32) as u32] {
-        asm.word(word);
-    }
-    let routines = addresses.into_iter().chain([homeless]).collect();
-    Ok(Runtime { code: asm.finish()?, routines, frames: alloc::vec::Vec::new() })
+    Ok(Runtime { code: asm.finish()?, routines: addresses.into(), frames: alloc::vec::Vec::new() })
 }
 
 fn resolve(asm: &mut Asm, layout: &Layout) {

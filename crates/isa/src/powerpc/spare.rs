@@ -1,4 +1,4 @@
-//! Counting without a frame: where one counter is all that is asked for, and the function reads some registers no more.
+//! Counting with nothing saved: where one counter is all that is asked for, and the function reads some registers no more.
 //!
 //! ```text
 //!     find a block, in registers that are dead at the site    ── none ──▶ missed
@@ -28,14 +28,13 @@ pub(super) struct Spare {
 
 impl Spare {
     /// Those of a request that asks for no more than one counter, if there are enough.
-    pub fn of(request: &DetourRequest<'_>) -> Option<(Self, u32)> {
-        let counter = request.payload.only_counter()?;
+    pub fn of(request: &DetourRequest<'_>) -> Option<Self> {
         let live = liveness(request.site, request.displaced.start);
         // r0 last: it does where others do not.
         let mut dead = (1..32).chain([0]).filter(|number| live.dead >> number & 1 != 0).map(Gpr);
         let [base, value] = [dead.next()?, dead.next().filter(|register| *register != R0)?];
         let cr0 = if live.cr0_dead { None } else { Some(dead.next()?) };
-        Some((Self { base, value, cr0 }, counter))
+        Some(Self { base, value, cr0 })
     }
 }
 
@@ -48,8 +47,8 @@ impl Template<'_> {
         if let Some(kept) = cr0 {
             self.asm.read_cr0(kept);
         }
-        let low = self.entry_by_hash(value, base);
-        self.asm.load(base, value, low + THREAD_BLOCK as i16);
+        let low = self.entry_by_hash(base, value);
+        self.asm.load(base, base, low + THREAD_BLOCK as i16);
         self.asm.compare_immediate(base, 0);
         self.asm.branch_if(When::Equal, missed);
         self.asm.add_offset(base, base, counter);

@@ -8,15 +8,11 @@ use crate::Reason;
 use crate::detour::*;
 use crate::payload::*;
 
-/// The registers that a detour may save, in the order of their doublewords: what one counter needs, then several, then following, then
-/// recording and timing.
+/// The registers that a detour may save, in the order of their doublewords: what counting needs, then following, then recording and timing.
 const SAVED: [Gpr; 6] = [R11, R12, R9, R10, R8, R0];
 
 /// Those of them that a payload takes.
 pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
-    if payload.only_counter().is_some() {
-        return &SAVED[..2];
-    }
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => 4,
         EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => 6,
@@ -26,15 +22,15 @@ pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
         ReturnStep::Count(_) => 4,
         ReturnStep::Record { .. } | ReturnStep::Time(_) | ReturnStep::Run(_) => 6,
     });
-    let followed = payload.followed.map(|_| if only_counts(payload) { 4 } else { 5 });
+    let followed = payload.followed.map(|_| 5);
     &SAVED[..entry.chain(at_return).chain(followed).fold(4, usize::max)]
 }
 
-/// Whether calls are followed, and nothing is asked for but numbers of them.
-pub(super) fn only_counts(payload: &Payload) -> bool {
+/// How calls are followed, if nothing is asked for but numbers of them.
+pub(super) fn only_counts(payload: &Payload) -> Option<Followed> {
     let entry = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
-    let at_return = |followed: Followed| followed.steps.iter().all(|s| matches!(s, ReturnStep::Count(_)));
-    entry && payload.hooks.is_empty() && payload.followed.is_some_and(at_return)
+    let at_return = |followed: &Followed| followed.steps.iter().all(|s| matches!(s, ReturnStep::Count(_)));
+    payload.followed.filter(at_return).filter(|_| entry && payload.hooks.is_empty())
 }
 
 impl Template<'_> {
@@ -74,13 +70,8 @@ impl Template<'_> {
         Ok(())
     }
 
-    /// Increments a counter of the block r12. Changes r9 and r10; where they are not saved, which is where nothing else is asked for, r11
-    /// and r12.
+    /// Increments a counter of the block r12. Changes r9 and r10.
     fn count(&mut self, counter: u32) {
-        if !self.saved.contains(&R10) {
-            self.asm.add_offset(R12, R12, counter);
-            return self.asm.increment(R12, R11);
-        }
         self.asm.add_offset(R10, R12, counter);
         self.asm.increment(R10, R9);
     }

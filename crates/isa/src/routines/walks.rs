@@ -40,6 +40,10 @@ pub(super) fn walked<A: Assemble>(
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
     // The walk goes on where the record is one, of a call between the context and this one. Else it begins, for the first time or again.
     a.set(r.left, 0);
+    if layout.shadows() == Shadows::Plain {
+        // Whoever finds a slot's name takes what else is there for what a call has left.
+        a.store(r.left, r.instance, RETURN_POINT as i32);
+    }
     calls_of_record(a, r, scratch, begun);
     a.jump_if_below(r.index, r.page, begun);
     a.jump_if_below(r.index, r.slot, goes_on);
@@ -83,7 +87,7 @@ pub(crate) fn landed<A: Assemble>(
     let word = a.word() as i32;
     instance_of(a, layout, r, Missing::Nothing, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    jump_unless_free(a, layout, r.scratch, none);
+    a.jump_if_not_zero(r.scratch, none);
     calls_of_record(a, r, calls, none);
     a.jump_if_zero(r.scratch, none);
     a.copy(calls, r.scratch);
@@ -100,19 +104,6 @@ pub(crate) fn landed<A: Assemble>(
     instance_of(a, layout, r, Missing::Nothing, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     jump_if_free(a, layout, r.scratch, r.scratch, none);
-}
-
-/// Goes to `used` unless `point`, which is lost, is that of a free instance.
-fn jump_unless_free<A: Assemble>(a: &mut A, layout: &Layout, point: A::Reg, used: A::Label) {
-    match layout.shadows() {
-        Shadows::Tagged => a.jump_if_not_zero(point, used),
-        Shadows::Plain => {
-            let free = a.label();
-            jump_if_free(a, layout, point, point, free);
-            a.jump(used);
-            a.bind(free);
-        }
-    }
 }
 
 /// Counts `calls` as left by an exception, in the block of the thread with this `entry`, or without one. Changes the rest.

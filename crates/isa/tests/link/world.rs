@@ -9,12 +9,17 @@ use trapless_isa::{
 
 pub const FUNCTION: u64 = 0x5555_5555_0000;
 const ARENA: u64 = 0x5555_5655_0000;
-/// Where the kernel puts memory that nobody says a place of.
-const HIGH: u64 = 0x7fff_a123_1000;
+/// Where regions are put, and multiples of 4 GB ([`trapless_isa::Facts::best_multiple`]).
+const HIGH: u64 = 0x7e91_a123_1000;
+const THREADS: u64 = 0x7e92 << 32;
+const SHADOWS: u64 = (0x7e93 << 32) + 0x1000;
 
 fn layout(slot_shift: u32, additions: Additions) -> Layout {
+    let [pages, pool, _] = return_sizes(12, slot_shift);
+    // Ahead of the shadow blocks, with their tags.
+    let returns = SHADOWS - (8 << 12) - pool;
     Layout {
-        threads: HIGH,
+        threads: THREADS,
         thread_bits: 12,
         origin: HIGH + 0x10_0000,
         block_cursor: HIGH + 0x10_0008,
@@ -26,8 +31,8 @@ fn layout(slot_shift: u32, additions: Additions) -> Layout {
         self_pointer: true,
         tid_offset: None,
         selector: 0x63,
-        pages: HIGH + 0x100_0000,
-        returns: HIGH + 0x100_0000 + return_sizes(12, slot_shift)[0],
+        pages: returns - pages,
+        returns,
         return_bits: 12,
         slot_shift,
         arenas: HIGH + 0x10_0100,

@@ -235,6 +235,51 @@ fn r2_a_call_may_return_on_another_thread() {
     }
 }
 
+/// Whoever only counts takes an entry of the thread table from the instance of its slot: of a call that was timed, or left behind, or of a thread
+/// that has no block any more or never had one.
+#[test]
+fn calls_that_are_only_counted_find_their_block_whatever_was_at_their_slot() {
+    let Some(cross) = Cross::find() else { return };
+    let mut random = Random(12);
+    let mut script = Script::new(4);
+    let [counted, timed] = [FOLLOW, TIMED].map(|payload| {
+        let at = FUNCTION + if payload == TIMED { 64 } else { 0 };
+        script.probed(at, &[NOP, branch(at + 4, BODY)], payload)
+    });
+    let layout = script.layout;
+    let (mut runs, mut hits, mut returned) = (vec![], 0, 0);
+    for step in 0..400 {
+        let site = if random.below(2) == 0 { &counted } else { &timed };
+        // With blocks of their own, without one, and before there is a thread pointer.
+        let number = random.below(BLOCK_COUNT.into());
+        let start = registers(&mut random, site.at, SLOT, HOME, thread(number));
+        let inside = script.run(&start);
+        hits += 1;
+        let is_followed = number != 0 || site.at == counted.at;
+        let link = if is_followed { site.point.expect("followed") } else { HOME };
+        runs.push((step, inside, Registers { pc: BODY, lr: link, ..start }));
+        // Now and then a child goes on, in which the table was wiped. There are blocks for one process alone.
+        if random.below(8) == 0 {
+            script.write(layout.threads, &vec![0; 64 << layout.thread_bits]);
+            script.write(layout.block_cursor, &1u64.to_le_bytes());
+        }
+        // Every fourth call is left behind.
+        if is_followed && random.below(4) != 0 {
+            let another = thread(random.below(BLOCK_COUNT.into()));
+            let back = registers(&mut random, link, SLOT, link, another);
+            let after = script.run(&back);
+            returned += 1;
+            runs.push((step, after, Registers { pc: HOME, lr: HOME, ..back }));
+        }
+    }
+    let counters = [HITS, RETURNED].map(|counter| script.counter(counter));
+    let answers = script.play(&cross, "whatever-was-there");
+    for (step, answer, expected) in runs {
+        assert_eq!(answers.registers(answer), expected, "{step}");
+    }
+    assert_eq!(counters.map(|counter| answers.sum(&counter)), [hits, returned]);
+}
+
 #[test]
 fn a_call_whose_return_address_was_put_back_goes_home_by_lr() {
     let Some(cross) = Cross::find() else { return };

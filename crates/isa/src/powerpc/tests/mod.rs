@@ -1,5 +1,6 @@
 //! Tables of words: what each file of this folder says to given instructions.
 
+mod constants;
 mod faults;
 mod prologue;
 mod slot;
