@@ -7,27 +7,19 @@ mod bounds;
 mod collector;
 mod course;
 mod environment;
-mod files;
 mod info;
 mod known;
 mod listing;
 mod load;
 mod machine;
-mod mapped;
 mod missing;
-mod names;
 mod other;
-mod own;
-mod points;
 mod probed;
 mod quick;
-mod rings;
 mod scripted;
-mod store;
 mod streams;
 mod suite;
 mod targets;
-mod texts;
 mod traced;
 mod variants;
 mod walks;
@@ -43,11 +35,10 @@ pub(super) use quick::run as quick;
 use scripted::Scripted;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use store::Store;
+use trapless_running::store::Store;
 use trapless_wire::ScriptLayout;
 
-pub(super) use rings::{Losses, Rings, Told};
-pub(super) use scripted::{Beginning, check_sandbox, is_go};
+pub(super) use scripted::{check_sandbox, is_go};
 
 /// Does what was asked.
 ///

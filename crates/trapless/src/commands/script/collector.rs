@@ -1,9 +1,7 @@
 //! A script's run with processes: its messages are read from their memory and printed, in the order in which they were told.
 
 use super::course::Course;
-use super::names::SiteNames;
 use super::probed::Written;
-use super::rings::{Losses, Rings, Told};
 use super::scripted::Scripted;
 use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who, beside_numbers};
 use crate::error::Error;
@@ -14,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
+use trapless_running::names::SiteNames;
+use trapless_running::rings::{Losses, Rings, Told};
 use trapless_session::outcome::Skipped;
 
 /// How often rings of messages are read.

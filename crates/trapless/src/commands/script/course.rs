@@ -7,10 +7,7 @@
 //! It prints what the script says, and counts what got lost.
 
 use super::load::Loaded;
-use super::names::{Names, SiteNames, clock_ns};
 use super::other::Other;
-use super::own::Own;
-use super::store::Store;
 use super::streams::Streams;
 use crate::cli::script::{Dialect, Task, Text, Warnings};
 use crate::commands::signals::{self, Ended};
@@ -19,12 +16,14 @@ use crate::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use trapless_script::check::{self, clauses::ClauseKind};
+use trapless_running::course::{now, own_probes};
+use trapless_running::names::{Names, SiteNames};
+use trapless_running::own::Own;
+use trapless_running::store::Store;
+use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::PartKind;
-use trapless_script::lower::Compiled;
 use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
 use trapless_script::output::{self, Layout, Options};
-use trapless_script::syntax::ast::{Frequency, ProbePoint};
 use trapless_script::syntax::config::Settings;
 
 /// Who wants to hear of it that all probes are attached sets this variable, and gets its name as a line.
@@ -55,44 +54,6 @@ enum Suite {
     None,
     Tests,
     Benchmarks,
-}
-
-/// The probes of a script that run in this process, each with its name.
-pub(super) fn own_probes(compiled: &Compiled) -> Vec<(OwnProbe, String)> {
-    // Their numbers are none of a session's.
-    const FIRST: u64 = 1 << 32;
-    let mut probes = Vec::new();
-    for clause in &compiled.clauses {
-        for point in &clause.points {
-            let event = match (&clause.kind, &point.point) {
-                (ClauseKind::Begin, _) => Event::Begin,
-                (ClauseKind::End, _) => Event::End,
-                (_, ProbePoint::Interval(frequency) | ProbePoint::Profile(frequency)) => {
-                    Event::Interval(nanoseconds(frequency))
-                }
-                (_, ProbePoint::SelfSignal(name)) => {
-                    match check::signals::number(name).and_then(|number| i32::try_from(number).ok()) {
-                        Some(number) => Event::Signal(number),
-                        None => continue,
-                    }
-                }
-                (_, ProbePoint::Test(name)) => Event::Test(name.clone()),
-                (_, ProbePoint::Bench(name)) => Event::Benchmark(name.clone()),
-                _ => continue,
-            };
-            let site = FIRST + probes.len() as u64;
-            probes.push((OwnProbe { event, body: clause.body, site }, point.text.clone()));
-        }
-    }
-    probes
-}
-
-fn nanoseconds(frequency: &Frequency) -> u64 {
-    match frequency {
-        Frequency::Any => 1_000_000_000,
-        Frequency::Every(nanoseconds) => *nanoseconds,
-        Frequency::Hertz(times) => 1_000_000_000 / (*times).max(1),
-    }
 }
 
 /// How a script's messages are printed.
@@ -294,9 +255,4 @@ fn kept(text: &Text, probes: Vec<(OwnProbe, String)>) -> Result<Vec<(OwnProbe, S
         _ => only.as_ref().is_none_or(|only| only.matches(name)),
     };
     Ok(probes.into_iter().filter(is_kept).collect())
-}
-
-/// Nanoseconds of a clock that does not go back.
-pub(super) fn now() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC) as u64
 }

@@ -3,7 +3,7 @@
 use super::environment::Outside;
 use super::known::Known;
 use super::variants::{Variants, variants};
-use super::{machine, missing, name_of, texts};
+use super::{machine, missing, name_of};
 use crate::cli::script::{Dialect, Source, Text, Warnings};
 use crate::cli::validated::Target;
 use crate::error::Error;
@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use trapless_isa::Machine;
+use trapless_running::texts;
 use trapless_script::check;
 use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::lower::{Compiled, Compiler};

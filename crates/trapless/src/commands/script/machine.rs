@@ -1,13 +1,13 @@
 //! Which machine a script is for: that of the program which it probes, as far as one is named. It decides how wide addresses are, where
 //! arguments lie, and whether there is native code.
 
-use super::files;
 use crate::cli::script::Text;
 use crate::cli::validated::Target;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use trapless_isa::Machine;
+use trapless_running::files;
 
 /// The machine of the process that is given or of the command that is launched; of whoever runs a file, our own: nobody else is probed then.
 pub(super) fn of(text: &Text) -> Machine {

@@ -2,9 +2,10 @@
 //! always an error.
 
 use super::known::Known;
+use super::probed;
 use super::variants::Variants;
-use super::{points, probed};
 use crate::cli::script::{Dialect, Text};
+use trapless_running::points;
 use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::lower::Clause;
 use trapless_script::syntax::ast::{ProbePoint, UserPlace};

@@ -1,8 +1,8 @@
 //! What a script probes in other processes: which places in which files, and what runs there.
 
+use super::bounds;
 use super::load::Loaded;
 use super::variants::Variant;
-use super::{bounds, files, points};
 use crate::cli::script::{Dialect, Text};
 use crate::cli::validated::Probe;
 use crate::cli::validated::Target;
@@ -11,6 +11,7 @@ use crate::spec::{Kind, Pattern, ProbeSpec};
 use crate::terminal::tell_plainly;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use trapless_running::{files, points};
 use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::BodyId;
 use trapless_script::lower::Clause;

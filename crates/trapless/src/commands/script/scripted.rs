@@ -1,10 +1,7 @@
 //! A script's code for processes: compiled once, and told of each process what it is to know.
 
 use super::machine;
-use super::names::clock_ns;
-use super::own;
 use super::probed::Points;
-use super::store::Store;
 use super::traced::Traced;
 use super::walks::Tables;
 use crate::cli::script::Text;
@@ -12,21 +9,19 @@ use crate::cli::validated::CodeFor;
 use crate::error::Error;
 use crate::resolve::Sites;
 use crate::target::Image;
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
 use trapless_engine::admit::{Marks, Runtime};
 use trapless_isa::{Machine, returned_local};
-use trapless_process::{Process, RemoteAddr, Seccomp, ticks};
-use trapless_script::ir::{BodyId, ClockKind, MapSharing, MapValue, Program, Readers, Symbol};
+use trapless_process::{Process, RemoteAddr, Seccomp};
+use trapless_running::beginning::Beginning;
+use trapless_running::store::Store;
+use trapless_script::ir::{BodyId, MapSharing, MapValue, Program, Readers, Symbol};
 use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
 use trapless_script::traced;
-use trapless_session::clock;
 use trapless_session::session::{InGo, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
-use trapless_wire::{Clock, ScriptLayout};
+use trapless_wire::ScriptLayout;
 
 /// Log2 of the size of each thread's ring of messages.
 const RING_BITS: u32 = 17;
@@ -53,15 +48,6 @@ pub(in crate::commands) struct Scripted {
     /// Where stacks are walked, what that needs of each process.
     tables: Option<Mutex<Tables>>,
     beginning: Beginning,
-}
-
-/// When a script began.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Beginning {
-    /// In nanoseconds of the boot clock.
-    began: u64,
-    /// The clock that ticks are measured by.
-    clock: clock::Clock,
 }
 
 impl fmt::Debug for Scripted {
@@ -254,49 +240,6 @@ fn made(
     let runs = |(body, moment): &&(BodyId, Moment)| traced::check(program, *body, *moment, machine).is_ok();
     let bodies: Vec<BodyId> = bodies.iter().filter(runs).map(|(body, _)| *body).collect();
     native::laid_out(program, &bodies, RING_BITS).map_err(Error::other)
-}
-
-impl Beginning {
-    /// This moment.
-    pub fn now() -> Self {
-        Self { began: clock_ns(libc::CLOCK_BOOTTIME) as u64, clock: clock::Clock::now() }
-    }
-
-    /// What code is told of a process, with the addresses of symbols that it has asked for.
-    pub fn about(&self, process: &Process, symbols: Vec<u64>) -> memory::About {
-        let pid = process.pid().0;
-        let status = process.status().ok();
-        // Of one that has ended meanwhile nothing is there.
-        let (maps, auxv) = (process.maps().ok(), process.auxv().ok());
-        let constant = maps.zip(auxv.and_then(|auxv| auxv.entry()));
-        memory::About {
-            pid: pid as u64,
-            parent: status.as_ref().map_or(0, |status| status.ppid as u64),
-            uid: status.as_ref().map_or(0, |status| status.uid[0].into()),
-            gid: std::fs::metadata(format!("/proc/{pid}")).map_or(0, |about| about.gid().into()),
-            cgroup: own::cgroup_of(pid as u32),
-            seed: RandomState::new().build_hasher().finish(),
-            processors: own::processors(),
-            began: self.began,
-            constant: constant.map_or(0..0, |(maps, entry)| maps.constant_around(entry)),
-            clocks: self.clocks(),
-            symbols,
-        }
-    }
-
-    /// The clocks as they are now. A tick is as long as it was since the script began.
-    fn clocks(&self) -> Vec<(ClockKind, Clock)> {
-        let rate = self.clock.rate();
-        // Nanoseconds of 2^32 ticks.
-        let scale = rate.nanoseconds(1 << 32);
-        let kinds =
-            [ClockKind::Monotonic, ClockKind::Boot, ClockKind::Tai, ClockKind::Real, ClockKind::Coarse];
-        let clock = |kind| {
-            let (ticks_base, base) = (ticks(), clock_ns(own::clock(kind)) as u64);
-            (kind, Clock { ticks_base, base, scale })
-        };
-        kinds.map(clock).to_vec()
-    }
 }
 
 impl CodeFor for Scripted {

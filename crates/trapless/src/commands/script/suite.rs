@@ -1,14 +1,15 @@
 //! `--test` and `--bench`: the probes of a script that test and measure it.
 
-use super::course::{now, options, own_probes};
+use super::course::options;
 use super::load::Loaded;
-use super::names::{Names, SiteNames};
-use super::own::Own;
 use super::streams::Streams;
 use crate::cli::script::Text;
 use crate::error::Error;
 use crate::spec::{Pattern, Syntax};
 use std::io;
+use trapless_running::course::{now, own_probes};
+use trapless_running::names::{Names, SiteNames};
+use trapless_running::own::Own;
 use trapless_script::interp::maps::Tables;
 use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
 use trapless_script::output::{self, Benchmark, Options, Tested};

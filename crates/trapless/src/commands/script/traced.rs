@@ -1,11 +1,11 @@
 //! Bodies at probes that trap: what the engine's keeper asks for, and what the language's interpreter asks of a thread that stands.
 
-use super::names::clock_ns;
-use super::own::node_of;
 use std::fmt;
 use trapless_engine::{Interpreter, TrapHit, TrapMemory};
 use trapless_isa::Machine;
 use trapless_isa::passed::{Number, Wanted};
+use trapless_running::names::clock_ns;
+use trapless_running::own::node_of;
 use trapless_script::ir::{BodyId, Program, Scalar};
 use trapless_script::native::Moment;
 use trapless_script::traced::{self, At, Server, Thread};

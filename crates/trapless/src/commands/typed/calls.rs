@@ -5,13 +5,13 @@ use super::code::{Known, RING_BITS, Typed};
 use super::tape::Tape;
 use crate::cli::validated::Run;
 use crate::commands::run::{Armed, Sessions, Source, Untold};
-use crate::commands::script::{Losses, Rings, Told as Message};
 use crate::report::{Hit, Note, ProbeSummary};
 use crate::session::{Origin, Probe, Session};
 use crate::spec::Kind;
 use std::collections::HashMap;
 use std::sync::Arc;
 use trapless_engine::{AT_RETURN, ScriptMemory};
+use trapless_running::rings::{Losses, Rings, Told as Message};
 use trapless_session::clock::Rate;
 use trapless_session::outcome::TypedCall;
 

@@ -1,6 +1,6 @@
 //! Which functions of which files an attach point means.
 
-use super::super::{files, points, probed};
+use super::super::probed;
 use super::{Known, Types};
 use crate::cli::script::Text;
 use crate::cli::validated::Target;
@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use trapless_process::Process;
+use trapless_running::{files, points};
 use trapless_script::nearest::nearest;
 use trapless_script::syntax::ast::{ProbePoint, UserPlace};
 use trapless_session::error::Error as SessionError;

@@ -1,6 +1,5 @@
 //! From an attach point in programs to lines: each function or static probe that it means, as a script would write it.
 
-use super::super::{files, points};
 use super::types::Signatures;
 use super::{Place, warn};
 use crate::error::Error;
@@ -10,6 +9,7 @@ use crate::target::Image;
 use std::collections::BTreeMap;
 use std::path::Path;
 use trapless_process::Process;
+use trapless_running::{files, points};
 use trapless_script::syntax::ast::{ProbePoint, UserPoint};
 use trapless_session::error as session;
 use trapless_session::select::{SelectError, means};

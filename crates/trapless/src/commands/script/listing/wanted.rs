@@ -1,7 +1,7 @@
 //! What a search pattern means: `provider:target:name`, several with commas, a program's path, a type.
 
-use super::super::files::pattern;
 use std::path::Path;
+use trapless_running::files::pattern;
 use trapless_script::syntax::ast::{ProbePoint, UserPlace, UserPoint};
 use trapless_script::syntax::attach::{self, AttachContext, AttachError};
 
@@ -180,7 +180,7 @@ mod tests {
         };
         let one = |wanted: &Wanted| match wanted {
             Wanted::Own(lines) => lines.join(" "),
-            Wanted::Point(point) => super::super::super::points::written(point),
+            Wanted::Point(point) => trapless_running::points::written(point),
             Wanted::Types(name) => format!("[{name}]"),
             Wanted::Kernel(provider) => format!("({provider})"),
         };

@@ -1,9 +1,6 @@
 //! What the expressions of a run have told of each process: maps become rows, messages become hits.
 
-use super::super::names::{Names, SiteNames};
-use super::super::rings::{Losses, Rings, Told};
 use super::super::scripted::Scripted;
-use super::super::store::Entries;
 use super::program::{Looks, Meaning, Part, TIME_BITS};
 use super::values;
 use crate::cli::inject::Injection;
@@ -19,6 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
+use trapless_running::names::{Names, SiteNames};
+use trapless_running::rings::{Losses, Rings, Told};
+use trapless_running::store::Entries;
 use trapless_script::ir::{Aggregation, MapId, MapValue, PartKind, hist_bucket_start};
 use trapless_script::lower::Compiled;
 use trapless_script::message::{ErrorKind, Message};

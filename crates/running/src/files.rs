@@ -1,14 +1,14 @@
 //! Which files a script's attach point names, where no process says it: a path, a program of `PATH`, or a library as the loader finds it.
 
-use crate::spec::{Pattern, Syntax};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use trapless_session::spec::{Pattern, Syntax};
 
 /// Files of the loader's configuration that are read, with those that they include.
 const MOST_CONFIGURED: usize = 256;
 
 /// A pattern in which only `*` is special, as in bpftrace's names: `operator[]` is a name.
-pub(super) fn pattern(text: &str) -> Pattern {
+pub fn pattern(text: &str) -> Pattern {
     if !text.contains('*') {
         return Pattern::literal(text);
     }
@@ -23,7 +23,7 @@ pub(super) fn pattern(text: &str) -> Pattern {
 }
 
 /// The pattern of the paths that processes know those files by which `target` means, a path with a `*` in it.
-pub(super) fn pattern_of_paths(target: &str) -> Option<Pattern> {
+pub fn pattern_of_paths(target: &str) -> Option<Pattern> {
     // The directories ahead of the pattern may be links.
     let (fixed, rest) = target.split_at(target[..target.find('*')?].rfind('/')? + 1);
     let fixed = Path::new(fixed).canonicalize().ok()?;
@@ -34,7 +34,7 @@ pub(super) fn pattern_of_paths(target: &str) -> Option<Pattern> {
 ///
 /// # Errors
 /// A library's name is the beginning of several; their paths.
-pub(super) fn named(target: &str) -> Result<Vec<PathBuf>, Vec<PathBuf>> {
+pub fn named(target: &str) -> Result<Vec<PathBuf>, Vec<PathBuf>> {
     let is_pattern = target.contains('*');
     if target.contains('/') {
         let found = if is_pattern { matching(target) } else { vec![PathBuf::from(target)] };

@@ -19,10 +19,10 @@ use trapless_script::native::memory::Memory;
 use trapless_wire::ScriptLayout;
 
 /// Keys with their values.
-pub(in crate::commands) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All maps.
-pub(super) struct Store {
+pub struct Store {
     program: Program,
     layout: ScriptLayout,
     own: Tables,

@@ -1,6 +1,6 @@
 //! The tool's own process, as the hit of a probe that runs in it: `begin`, `end`, `interval` and the like.
 
-use super::names::clock_ns;
+use crate::names::clock_ns;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use trapless_script::interp::Hit;
 use trapless_script::ir::{ClockKind, Context, Kin, StackWalk};
 
 /// This process.
-pub(super) struct Own {
+pub struct Own {
     /// When the script began, by [`ClockKind::Boot`].
     began: i64,
     /// How many random words were drawn.
@@ -24,7 +24,7 @@ impl Own {
 }
 
 /// A clock by its kind.
-pub(super) fn clock(kind: ClockKind) -> libc::clockid_t {
+pub fn clock(kind: ClockKind) -> libc::clockid_t {
     match kind {
         ClockKind::Monotonic => libc::CLOCK_MONOTONIC,
         ClockKind::Boot => libc::CLOCK_BOOTTIME,
@@ -43,20 +43,20 @@ fn place() -> (u32, u32) {
 }
 
 /// The NUMA node of a processor; 0 where the machine does not say.
-pub(super) fn node_of(processor: u64) -> u64 {
+pub fn node_of(processor: u64) -> u64 {
     let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{processor}"));
     let mut names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.find_map(|name| name.to_str()?.strip_prefix("node")?.parse().ok()).unwrap_or(0)
 }
 
 /// How many processors there are, whether or not we may use them.
-pub(super) fn processors() -> u64 {
+pub fn processors() -> u64 {
     // SAFETY: sysconf takes an integer.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64
 }
 
 /// The id of the control group that a process is in: the inode of its directory. 0 if that is not to be found.
-pub(super) fn cgroup_of(pid: u32) -> u64 {
+pub fn cgroup_of(pid: u32) -> u64 {
     let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let path = group.lines().find_map(|line| line.strip_prefix("0::"));
     let directory = path.and_then(|path| std::fs::metadata(format!("/sys/fs/cgroup{path}")).ok());

@@ -3,9 +3,7 @@
 //! Symbols are read by us, from the files that were mapped when a process was probed. Files stay open, so names are there after it has
 //! ended.
 
-use super::mapped::Mapped;
-use crate::files::Files;
-use crate::target;
+use crate::mapped::Mapped;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -17,6 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trapless_engine::{Region, ScriptMemory};
 use trapless_script::output::{Ran, Resolver, Symbol, Zone};
 use trapless_script::shape::TimeBase;
+use trapless_session::files::Files;
+use trapless_session::target;
 use trapless_wire::{KeptStacks, ScriptLayout};
 
 /// How many call stacks are kept by number.
@@ -27,7 +27,7 @@ const GROUP_DEPTH: usize = 16;
 
 /// Names of a run.
 #[derive(Default)]
-pub(super) struct Names {
+pub struct Names {
     files: Files,
     processes: HashMap<u32, Mapped>,
     /// Frames by the stack's number.
@@ -42,7 +42,7 @@ pub(super) struct Names {
 
 /// What a site is called.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SiteNames {
+pub struct SiteNames {
     /// As the script could have named the probe.
     pub probe: String,
     /// The function.
@@ -222,7 +222,7 @@ impl Resolver for Names {
 }
 
 /// Nanoseconds of a clock.
-pub(super) fn clock_ns(id: libc::clockid_t) -> i64 {
+pub fn clock_ns(id: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid timespec to write to; clocks that are not there leave it as it is.
     unsafe { libc::clock_gettime(id, &mut time) };

@@ -10,7 +10,7 @@ use trapless_script::syntax::files::{FileKind, Files};
 const MOST: u64 = 64 << 20;
 
 /// Those of the machine.
-pub(super) struct Disk;
+pub struct Disk;
 
 impl Files for Disk {
     fn kind(&self, path: &str) -> Option<FileKind> {
@@ -39,7 +39,7 @@ impl Files for Disk {
 }
 
 /// All of a text, unless it is too long to be one.
-pub(super) fn read(from: impl Read) -> io::Result<Vec<u8>> {
+pub fn read(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MOST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST {

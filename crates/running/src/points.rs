@@ -1,11 +1,11 @@
 //! From a script's attach points to the specifications that the rest of the program resolves.
 
-use super::files::pattern;
-use crate::spec::{Kind, Location, Pattern, ProbeSpec, SourceLine};
+use crate::files::pattern;
 use trapless_script::syntax::ast::{ProbePoint, UserPlace, UserPoint};
+use trapless_session::spec::{Kind, Location, Pattern, ProbeSpec, SourceLine};
 
 /// The specification of an attach point in a program, in the modules that `module` means; `None` for what is in none.
-pub(super) fn specification(point: &ProbePoint, module: Pattern) -> Option<ProbeSpec> {
+pub fn specification(point: &ProbePoint, module: Pattern) -> Option<ProbeSpec> {
     let (location, kind) = match point {
         ProbePoint::Uprobe(user) => (location(user), Some(Kind::Entry)),
         ProbePoint::Uretprobe(user) => (location(user), Some(Kind::Return)),
@@ -19,7 +19,7 @@ pub(super) fn specification(point: &ProbePoint, module: Pattern) -> Option<Probe
 }
 
 /// The file that an attach point names.
-pub(super) fn target(point: &ProbePoint) -> Option<&str> {
+pub fn target(point: &ProbePoint) -> Option<&str> {
     match point {
         ProbePoint::Uprobe(user) | ProbePoint::Uretprobe(user) => user.target.as_deref(),
         ProbePoint::Usdt { target, .. } => target.as_deref(),
@@ -45,7 +45,7 @@ fn location(user: &UserPoint) -> Location {
 }
 
 /// An attach point in a program as a script would write it, for messages.
-pub(super) fn written(point: &ProbePoint) -> String {
+pub fn written(point: &ProbePoint) -> String {
     let user = |provider: &str, user: &UserPoint| {
         let target = user.target.as_deref().unwrap_or("*");
         let place = match &user.place {

@@ -15,7 +15,7 @@ const HOPELESS: Duration = Duration::from_secs(1);
 
 /// A message of a probe.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct Told {
+pub struct Told {
     /// Whose.
     pub pid: i32,
     /// Of which thread; 0 where nobody knows its number.
@@ -31,7 +31,7 @@ pub(in crate::commands) struct Told {
 }
 
 /// The rings of all processes.
-pub(in crate::commands) struct Rings {
+pub struct Rings {
     kinds: Vec<Vec<MessagePart>>,
     bits: u32,
     /// Messages that wait for earlier ones, with the process they come from.
@@ -125,13 +125,18 @@ impl Rings {
 
 /// What was not done, or not told.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::commands) struct Losses {
+pub struct Losses {
     /// Messages that found a ring full.
     pub messages: u64,
+    /// Runs that ended because their loops took too many rounds.
     pub out_of_fuel: u64,
+    /// Runs that did not begin, because all levels of scratch were in use.
     pub no_scratch: u64,
+    /// Reads that were not tried.
     pub unread: u64,
+    /// Hits of threads without memory of their own.
     pub without_block: u64,
+    /// Hits in children that were forked or share the memory.
     pub in_children: u64,
     /// Hits that were counted where nobody can tell a forked child's threads from the process's.
     pub of_anybody: u64,

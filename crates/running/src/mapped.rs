@@ -4,14 +4,14 @@
 //! Files are opened when a process is looked at and stay open, so names are there after it has ended. What it loads later is found when an
 //! address is asked for that is in no file, as long as it lives.
 
-use crate::files::Files;
-use crate::target::{self, Image};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use trapless_process::Process;
 use trapless_script::output::Symbol;
+use trapless_session::files::Files;
+use trapless_session::target::{self, Image};
 use trapless_symbols::{Module, SourceLine, demangle};
 
 /// The vDSO has a few pages.
@@ -21,7 +21,7 @@ const LARGEST_VDSO: u64 = 1 << 20;
 const LARGEST_MAP: u64 = 256 << 20;
 
 /// The files that a process has mapped, and its other code.
-pub(super) struct Mapped {
+pub struct Mapped {
     process: Process,
     images: Vec<Image>,
     vdso: Option<(Range<u64>, Module)>,
