@@ -63,10 +63,13 @@ enum trapless_error {
     TRAPLESS_REFUSED = 7,      /* it is there, and cannot be probed */
     TRAPLESS_MODIFIED = 8,     /* its code is not what its file has: another tool is there */
     TRAPLESS_REPLACED = 9,     /* it is replaced already */
-    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already, or there are no counters left (32752 functions), or no room for timers */
+    TRAPLESS_FULL = 10,        /* four probes follow its calls to their return already, or a script's and a handler would have to, or there are no counters left (32752 functions), or no room for timers */
     TRAPLESS_UNWINDER = 11,    /* calls cannot be followed: exceptions could not pass, as there is another unwinder than the system's */
     TRAPLESS_SYSTEM = 12,      /* the kernel refused something, or a file could not be read */
-    TRAPLESS_INTERNAL = 13     /* a bug of trapless */
+    TRAPLESS_INTERNAL = 13,    /* a bug of trapless */
+    TRAPLESS_SCRIPT = 14,      /* a script is wrong: the message shows its lines */
+    TRAPLESS_NOT_INSIDE = 15,  /* a script asks for what there is only from outside */
+    TRAPLESS_WITHIN = 16       /* a script is waited for where it cannot be: in the function that it prints to, or in a forked child */
 };
 
 /* Why the last function that has failed on this thread did so; TRAPLESS_OK: none has. One that succeeds changes nothing. */
@@ -98,6 +101,8 @@ typedef struct trapless_probe trapless_probe;
 typedef struct trapless_counter trapless_counter;
 /* Calls that are timed. */
 typedef struct trapless_timer trapless_timer;
+/* A script that runs. */
+typedef struct trapless_script_run trapless_script_run;
 /* A function that is called instead of another one. */
 typedef struct trapless_replacement trapless_replacement;
 
@@ -263,6 +268,48 @@ uint64_t trapless_timer_unwound(const trapless_timer *timer);
 
 /* Times no longer, and frees the timer. Calls that are under way return as ever. NULL is none. As with free(), once. */
 void trapless_timer_remove(trapless_timer *timer);
+
+/* ---- Scripts ---- */
+
+/*
+ * What a script prints: length bytes of text, without a final 0. It is called on a thread of trapless's own, one call at a time, and comes back. What it calls is counted by no
+ * script and calls no handlers. It must not wait for scripts: functions for them fail there with TRAPLESS_WITHIN, but for trapless_script_functions and trapless_script_is_over.
+ */
+typedef void (*trapless_output)(const char *text, size_t length, void *data);
+
+/*
+ * Runs a script of the probe language, as the command `trapless script` takes it, on this process, from now until trapless_script_stop: uprobe and uretprobe at functions, begin, end,
+ * interval and profile. It is compiled to native code, which functions that are probed call without a handler. output is called with what it prints; where that is NULL it goes
+ * to standard output. What is wrong at hits goes to standard error. dropped is called with data once when output is called no more, also where this fails.
+ *
+ *     trapless_script_run *run = trapless_script("uprobe:libc:malloc { @[arg0] = count(); }", NULL, NULL, NULL);
+ *
+ * In a forked child nothing of it runs. Calls of the thread of trapless's own are not counted.
+ *
+ * NULL where it fails: TRAPLESS_SCRIPT, TRAPLESS_NOT_INSIDE, TRAPLESS_WITHIN, and as trapless_latency.
+ */
+trapless_script_run *trapless_script(const char *source, trapless_output output, void *data, trapless_dropped dropped);
+
+/* How many functions it probes. */
+size_t trapless_script_functions(const trapless_script_run *script);
+
+/* Whether it has ended itself, by exit(): its probes are out, and its end has run. It has to be stopped nevertheless. */
+bool trapless_script_is_over(const trapless_script_run *script);
+
+/*
+ * What its maps hold now, as the command prints them at the end: how many bytes that has, of which the first ones are written to text, which has room for so many, with a final 0. With NULL
+ * and 0 it only says how many there are. SIZE_MAX where it fails: TRAPLESS_WITHIN.
+ */
+size_t trapless_script_text(const trapless_script_run *script, char *text, size_t room);
+
+/* The same as JSON, an object a line. */
+size_t trapless_script_json(const trapless_script_run *script, char *text, size_t room);
+
+/*
+ * Takes its probes out, runs its end, prints its maps, and frees it. False: NULL is none; or in a forked child, or within what it prints to (it is stopped nevertheless, a bit later); or what it has
+ * printed could not be written. As with free(), once.
+ */
+bool trapless_script_stop(trapless_script_run *script);
 
 /* ---- Of a call ---- */
 

@@ -36,11 +36,17 @@ pub enum Number {
     System = 12,
     /// A bug of ours.
     Internal = 13,
+    /// A script is wrong.
+    Script = 14,
+    /// A script asks for what there is only from outside.
+    NotInside = 15,
+    /// Scripts are waited for where they cannot be: in their own output, or in a forked child.
+    Within = 16,
 }
 
 impl Number {
     /// All of them, by their names in C.
-    pub const ALL: [(&str, Self); 13] = [
+    pub const ALL: [(&str, Self); 16] = [
         ("TRAPLESS_ARGUMENT", Self::Argument),
         ("TRAPLESS_MACHINE", Self::Machine),
         ("TRAPLESS_SECCOMP", Self::Seccomp),
@@ -54,6 +60,9 @@ impl Number {
         ("TRAPLESS_UNWINDER", Self::Unwinder),
         ("TRAPLESS_SYSTEM", Self::System),
         ("TRAPLESS_INTERNAL", Self::Internal),
+        ("TRAPLESS_SCRIPT", Self::Script),
+        ("TRAPLESS_NOT_INSIDE", Self::NotInside),
+        ("TRAPLESS_WITHIN", Self::Within),
     ];
 }
 
@@ -105,9 +114,12 @@ fn number(error: &Error) -> Number {
         Error::Modified(_) => Number::Modified,
         Error::Itself(_) => Number::Argument,
         Error::Replaced(_) => Number::Replaced,
-        Error::Full(_) | Error::TooMany(_) => Number::Full,
+        Error::Full(_) | Error::Followed(_) | Error::TooMany(_) => Number::Full,
+        Error::Script(_) => Number::Script,
+        Error::NotInside { .. } => Number::NotInside,
+        Error::Within | Error::Forked => Number::Within,
         Error::Unwinder(_) => Number::Unwinder,
-        Error::Find(_) | Error::System { .. } => Number::System,
+        Error::Find(_) | Error::System { .. } | Error::Output(_) => Number::System,
         // One that this crate was not told of.
         _ => Number::Internal,
     }

@@ -13,6 +13,7 @@
 //! | `probe` | what stands in for a probe and a replacement? |
 //! | `count` | what stands in for calls that are counted? |
 //! | `latency` | what stands in for calls that are timed? |
+//! | `script` | what stands in for a script? |
 //! | `call` | what does a handler ask of a call and of a return? |
 //! | `error` | what has failed, as a number and as a text? |
 
@@ -22,6 +23,7 @@ pub mod error;
 pub mod handlers;
 pub mod latency;
 pub mod probe;
+pub mod script;
 
 use error::{Failure, answer};
 use std::ffi::{c_char, c_int};

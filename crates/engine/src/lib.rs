@@ -71,6 +71,7 @@ pub use gate::GateWatch;
 pub use home::{Home, Host, Spare};
 pub use kept::{Attempt, remove_kept};
 pub use live_patch::{Apart, LivePatch, Load, LoadMemory, Loaded, Passed, Pointer, Replacement, vectors};
+pub use own_stacks::OwnStacks;
 pub use plan::{Plan, PlannedSite, Stretch};
 pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};

@@ -11,7 +11,7 @@ use trapless_wire::{MOST_ABOVE_POINTER, SCRIPT_BOUNDS, SCRIPT_STACK_END, SCRIPT_
 
 /// Where a script's code finds the stacks of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnStacks {
+pub struct OwnStacks {
     /// The first thread's as it is now.
     pub first: (u64, u64),
     /// Offset from the thread pointer of the three words; 0 where no thread shows it.
@@ -26,7 +26,7 @@ const MOST_ASKED: usize = 32;
 
 impl OwnStacks {
     /// Those of a process that stands.
-    pub fn of(process: &Process, stopped: &Stopped<'_>) -> Result<Self, MemoryError> {
+    pub(crate) fn of(process: &Process, stopped: &Stopped<'_>) -> Result<Self, MemoryError> {
         let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
         let first = maps.special("[stack]").map_or((0, 0), |stack| (stack.start.0, stack.end.0));
         let leader = process.pid().leader();
@@ -45,6 +45,18 @@ impl OwnStacks {
         }
         let common = common.unwrap_or_default();
         let bounds = if common.len() == 1 { common.first().copied().unwrap_or(0) } else { 0 };
+        Ok(Self { first, bounds })
+    }
+
+    /// Those of the process of whoever calls this, whose thread pointer that is: of a thread that the C library has made, and not the first one.
+    ///
+    /// # Errors
+    /// The process cannot be read.
+    pub fn of_own(process: &Process, pointer: u64) -> Result<Self, MemoryError> {
+        let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
+        let first = maps.special("[stack]").map_or((0, 0), |stack| (stack.start.0, stack.end.0));
+        let found = bounds_near(process, pointer)?;
+        let bounds = if found.len() == 1 { found.first().copied().unwrap_or(0) } else { 0 };
         Ok(Self { first, bounds })
     }
 

@@ -59,6 +59,16 @@ impl Region {
         }
     }
 
+    /// Takes over a mapping of the region's file, of which it is the first `size` bytes.
+    ///
+    /// # Safety
+    /// It is mapped there, shared, for reading and writing, and whoever else has it only reads and writes words in it.
+    pub unsafe fn of_mapping(base: NonNull<u8>, size: usize, file: File) -> Self {
+        let mut present = Vec::new();
+        present.resize_with(size.div_ceil(page_size() as usize * 64), AtomicU64::default);
+        Self { base, size, file, present }
+    }
+
     /// Copies bytes in, by way of the file: no page of it has to be brought into this process first.
     ///
     /// # Errors
@@ -114,6 +124,16 @@ impl Region {
             0 => Ok(()),
             _ => Err(EngineError::Map(io::Error::last_os_error())),
         }
+    }
+
+    /// Gives all of it back but for what is ahead of an offset: it reads as 0 from then on, for everybody, and takes no memory when it is read.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forget_from(&self, offset: u64) -> Result<(), EngineError> {
+        self.forget(offset..self.size as u64)?;
+        self.present.iter().for_each(|pages| pages.store(0, Ordering::Relaxed));
+        Ok(())
     }
 
     /// The 32-bit word at a byte offset, a multiple of 4.

@@ -16,7 +16,7 @@ use trapless_isa::body::{Code, Program, Run, Takes};
 use trapless_isa::frames::{Row, rows};
 use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
-use trapless_isa::{Facts, Isa, Machine};
+use trapless_isa::{EntryStep, Facts, Followed, Isa, Machine, Payload, ReturnStep, Steps, Way};
 use trapless_wire::{
     Header, PAGE, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_ORIGIN, SCRIPT_SEED,
     SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, ThreadMemory, Words, WordsMut,
@@ -55,12 +55,10 @@ impl Script {
     }
 
     /// Writes what the script's shared memory begins with.
-    pub(crate) fn write(
-        &self,
-        region: &Region,
-        header: &Header,
-        stacks: OwnStacks,
-    ) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn write(&self, region: &Region, header: &Header, stacks: OwnStacks) -> Result<(), EngineError> {
         region.write(header.script, &self.shared)?;
         region.set_word(header.script + u64::from(SCRIPT_ORIGIN), header.threads);
         for (at, value) in stacks.words() {
@@ -134,6 +132,39 @@ impl Clauses<'_> {
     /// The first of some clauses that does nothing but count, by its index, and in which word of the block.
     pub(crate) fn counting(clauses: &[Clause]) -> Option<(usize, u32)> {
         clauses.iter().enumerate().find_map(|(index, clause)| Some((index, clause.counts?)))
+    }
+
+    /// What a detour does that calls these and collects nothing else. Calls that it could not follow it counts in the word `lost` of the block.
+    #[must_use]
+    pub fn payload(&self, lost: u32) -> Payload {
+        let steps = |clauses: &[Clause]| {
+            let (index, counter) = Self::counting(clauses).unzip();
+            (counter, Self::takes(clauses, index))
+        };
+        let ((counter, takes), (counter_at_return, takes_at_return)) =
+            (steps(self.entry), steps(self.at_return));
+        Payload {
+            entry: Steps::some_of([counter.map(EntryStep::Count), takes.map(EntryStep::Run)]),
+            followed: (!self.at_return.is_empty()).then(|| Followed {
+                lost,
+                steps: Steps::some_of([
+                    counter_at_return.map(ReturnStep::Count),
+                    takes_at_return.map(ReturnStep::Run),
+                ]),
+                way: Way::Paired,
+            }),
+            ..Payload::default()
+        }
+    }
+
+    /// The calls of their bodies that such a detour makes, at the entry and at the return, where the script's arena stands at `address`.
+    #[must_use]
+    pub fn runs(&self, script: &Script, address: u64) -> [Vec<Run<'static>>; 2] {
+        let called = |clauses, site| {
+            let without = Self::counting(clauses).map(|one| one.0);
+            script.runs((clauses, without), address, site, &[])
+        };
+        [called(self.entry, self.site), called(self.at_return, self.site | AT_RETURN)]
     }
 
     /// Each of them by its index, but for the one `without`.
@@ -224,7 +255,8 @@ impl Script {
     }
 
     /// Bytes of address space that its arena takes, with what is told of its instructions.
-    pub(crate) fn arena_size(&self, isa: &dyn Isa) -> u64 {
+    #[must_use]
+    pub fn arena_size(&self, isa: &dyn Isa) -> u64 {
         let told: usize = self.rows(isa).iter().map(|rows| rows.len()).sum();
         let pieces = self.program.routines.len() + self.program.bodies.len();
         let most = |each: usize, count: usize| (each * count) as u64;
@@ -238,7 +270,8 @@ impl Script {
     }
 
     /// The arena's bytes: it stands at `address`, and takes `size`; the shared memory stands at `shared`.
-    pub(crate) fn drawn(&self, isa: &dyn Isa, address: u64, size: u64, shared: u64) -> Vec<u8> {
+    #[must_use]
+    pub fn drawn(&self, isa: &dyn Isa, address: u64, size: u64, shared: u64) -> Vec<u8> {
         let facts: &Facts = isa.facts();
         let (offsets, end) = self.offsets();
         let mut code: Vec<u8> = Vec::with_capacity(size as usize);
@@ -286,8 +319,9 @@ pub struct ScriptMemory {
 }
 
 impl ScriptMemory {
-    /// `None` where the session has none.
-    pub(crate) fn of(region: &Arc<Region>, header: &Header) -> Option<Self> {
+    /// That of a session with this header, whose region this is. `None` where it has none.
+    #[must_use]
+    pub fn of(region: &Arc<Region>, header: &Header) -> Option<Self> {
         (header.program != 0).then(|| Self { region: region.clone(), header: *header })
     }
 
@@ -340,7 +374,15 @@ impl ScriptMemory {
         self.block_word(number, trapless_isa::detour::BLOCK_ORIGIN)
     }
 
-    fn block_word(&self, number: u64, offset: u32) -> u64 {
+    /// The sum of a word over all blocks, the overflow block among them.
+    #[must_use]
+    pub fn sum(&self, offset: u32) -> u64 {
+        (0..self.claimed()).map(|number| self.block_word(number, offset)).fold(0, u64::wrapping_add)
+    }
+
+    /// A word of the block with this number.
+    #[must_use]
+    pub fn block_word(&self, number: u64, offset: u32) -> u64 {
         self.region.word(self.header.blocks_offset + number * self.header.block_stride + u64::from(offset))
     }
 

@@ -1,7 +1,7 @@
 //! What probes in one's own process cost, above the bare call, and how long it takes to put one in.
 //!
 //! ```text
-//! cargo run --release -p trapless-inside --example costs
+//! cargo run --release -p trapless-inside --features script --example costs
 //! ```
 
 use std::error::Error;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 #[inline(never)]
+#[unsafe(no_mangle)]
 extern "C" fn subject(a: u64) -> u64 {
     black_box(a) + 1
 }
@@ -42,6 +43,37 @@ fn clock() -> f64 {
     rounds.fold(f64::MAX, f64::min)
 }
 
+/// What the hits of scripts cost, and how long it takes to put one in and out, the first time and again.
+#[cfg(feature = "script")]
+fn scripts(inside: trapless_inside::Inside, bare: f64) -> Result<(), Box<dyn Error>> {
+    for text in [
+        "uprobe:subject { @ = count(); }",
+        "uprobe:subject { @[arg0] = count(); }",
+        "uprobe:subject { @[arg0 & 63] = count(); }",
+        "uprobe:subject { @ = hist(arg0); }",
+        "uretprobe:subject { @ = count(); }",
+        "uretprobe:subject { @ = hist(retval); }",
+    ] {
+        let options = || trapless_inside::ScriptOptions::default().output(std::io::sink());
+        let start = Instant::now();
+        let script = inside.script_with(text, options())?;
+        let within = start.elapsed();
+        println!("{text:44} {:+6.2} ns, in within {within:.1?}", call() - bare);
+        let start = Instant::now();
+        script.stop()?;
+        let out = start.elapsed();
+        let start = Instant::now();
+        drop(inside.script_with(text, options())?);
+        println!("{:44} out within {out:.1?}; in and out again within {:.1?}", "", start.elapsed());
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "script"))]
+fn scripts(_: trapless_inside::Inside, _: f64) -> Result<(), Box<dyn Error>> {
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let (inside, function) = (trapless_inside::inside()?, subject as *const ());
@@ -65,6 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let probe = inside.around_function(function, |_| (), |_, ()| {})?;
     println!("at both ends          {:+6.2} ns", call() - bare);
     drop(probe);
+    scripts(inside, bare)?;
     // SAFETY: both are alike.
     let replacement = unsafe { inside.replace(function, other as *const ()) }?;
     println!("another function      {:+6.2} ns", call() - bare);

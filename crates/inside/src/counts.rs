@@ -11,6 +11,7 @@ use crate::find::Found;
 use crate::patch::Memory;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trapless_isa::Additions;
+use trapless_isa::body::Runs;
 use trapless_isa::detour::{BLOCK_COUNTERS, Layout, THREAD_SHIFT};
 use trapless_isa::payload::{EntryStep, Payload, Steps};
 
@@ -114,7 +115,7 @@ impl Counting {
             return Err(Error::TooMany(found.displaced.start));
         }
         let payload = Payload { entry: Steps::of([EntryStep::Count(counter)]), ..Payload::default() };
-        let detour = detours.write(arenas, memory, &Ahead::from(found), payload)?;
+        let detour = detours.write(arenas, memory, &Ahead::from(found), payload, Runs::default())?;
         self.counters += 1;
         Ok(Counted { detour, counter, layout: detours.layout })
     }

@@ -1,9 +1,10 @@
 //! Detours as they are made from outside, and the code that those near each other share.
 
 use crate::Error;
-use crate::code::{Arenas, REACH};
+use crate::code::{Arenas, REACH, instructions};
 use crate::find::Found;
 use crate::patch::Memory;
+use std::sync::atomic::AtomicU64;
 use trapless_isa::body::Runs;
 use trapless_isa::detour::{DetourRequest, Layout, Runtime, Stack};
 use trapless_isa::{BranchTargets, Displaced, Isa, Machine, Payload, Site};
@@ -45,6 +46,7 @@ impl Detours {
         memory: &Memory,
         ahead: &Ahead<'_>,
         payload: Payload,
+        runs: Runs<'_>,
     ) -> Result<u64, Error> {
         let isa = Machine::HOST.ok_or(Error::Machine)?.isa();
         let start = ahead.displaced.start;
@@ -61,7 +63,7 @@ impl Detours {
                 site: &site,
                 payload,
                 operands: &[],
-                runs: Runs::default(),
+                runs,
                 stack: Stack::Enough,
                 layout,
                 runtime,
@@ -70,6 +72,25 @@ impl Detours {
             .map_err(Error::Code)
         };
         Ok(arenas.write(start, memory, make, |detour| &detour.code)?.0)
+    }
+
+    /// Writes one for the function with this entry that does what `payload` says, and goes on where a word says, which may be another detour; where it is, and the
+    /// word. Nothing is overwritten: what comes next may read it.
+    pub fn write_ahead(
+        &mut self,
+        arenas: &mut Arenas,
+        memory: &Memory,
+        entry: u64,
+        payload: Payload,
+        runs: Runs<'_>,
+    ) -> Result<(u64, &'static AtomicU64), Error> {
+        let inside = instructions().ok_or(Error::Machine)?;
+        let word = arenas.place(entry, 0)?.word;
+        // As if the function were a jump that goes there.
+        let jump = inside.pad(entry, word.as_ptr().addr() as u64).map_err(Error::Code)?;
+        let displaced = Displaced { start: entry, length: jump.len() as u8, instructions: 1 };
+        let ahead = Ahead { displaced, original: &jump, function: (entry, &jump) };
+        Ok((self.write(arenas, memory, &ahead, payload, runs)?, word))
     }
 
     /// The code that detours near an address share.

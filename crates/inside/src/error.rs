@@ -67,6 +67,11 @@ pub enum Error {
     /// A function has as many handlers at its return as it can have.
     #[error("the function at {0:#x} has {most} handlers at its return already", most = crate::points::LANES)]
     Full(u64),
+    /// A call is followed by a script's detour or by a handler's point.
+    #[error(
+        "the returns of the function at {0:#x} have a probe of a script's or a handler already, and cannot have both"
+    )]
+    Followed(u64),
     /// There is no counter left.
     #[error("the calls of the function at {0:#x} cannot be counted or timed: so many functions' are already")]
     TooMany(u64),
@@ -78,6 +83,35 @@ pub enum Error {
     /// Exceptions could not pass.
     #[error("calls cannot be followed to their return, since not all unwinders could be told of it: {0}")]
     Unwinder(String),
+    /// A script is wrong: what is, where, as the command tells it.
+    #[cfg(feature = "script")]
+    #[error("{0}")]
+    Script(String),
+    /// A script asks for what there is only from outside.
+    #[cfg(feature = "script")]
+    #[error("{what} cannot be had in one's own process: {why}")]
+    NotInside {
+        /// What it asks for, as the script writes it.
+        what: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// Scripts are asked for something from within what they print to.
+    #[cfg(feature = "script")]
+    #[error("what a script prints to cannot wait for scripts: it runs on the thread that would do it")]
+    Within,
+    /// It is another process's.
+    #[cfg(feature = "script")]
+    #[error("the script runs in the process that has forked this one")]
+    Forked,
+    /// What a script has printed could not be written.
+    #[cfg(feature = "script")]
+    #[error("what the script has printed could not be written: {0}")]
+    Output(io::Error),
+    /// The thread that collects what scripts tell has failed.
+    #[cfg(feature = "script")]
+    #[error("the thread that collects what scripts tell has failed: {0}")]
+    Collector(String),
     /// The kernel refused something.
     #[error("{what}: {source}")]
     System {
@@ -93,7 +127,12 @@ impl Error {
     pub(crate) fn is_of_a_site(&self) -> bool {
         matches!(
             self,
-            Error::Code(_) | Error::NoRoom(_) | Error::Modified(_) | Error::Full(_) | Error::TooMany(_)
+            Error::Code(_)
+                | Error::NoRoom(_)
+                | Error::Modified(_)
+                | Error::Full(_)
+                | Error::Followed(_)
+                | Error::TooMany(_)
         )
     }
 

@@ -2,14 +2,18 @@
 
 use crate::{Error, known, points, unwind};
 use std::sync::{Arc, OnceLock};
+#[cfg(feature = "script")]
+use trapless_engine::{Clause, Clauses};
 use trapless_engine::{Function, PlannedSite, Stretch, Unwinder, Wanted};
 use trapless_isa::{Displaced, Hook, Mechanism};
 use trapless_process::Process;
 use trapless_session::files::Files;
+#[cfg(feature = "script")]
+use trapless_session::name::SiteName;
 use trapless_session::name::Source;
 use trapless_session::outcome::{Skipped, Why};
 use trapless_session::resolve::{self, Kinds, MOST_SITES, Site};
-use trapless_session::session::Prepared;
+use trapless_session::session::{Prepared, Run};
 use trapless_session::spec::{Location, Pattern, ProbeSpec, Syntax};
 use trapless_session::target::{self, Image};
 use trapless_symbols::demangle;
@@ -50,12 +54,37 @@ pub(crate) enum Purpose {
     Count,
     /// To be timed by a detour that follows calls.
     Time,
+    /// To have bodies of a script called at their entries.
+    #[cfg(feature = "script")]
+    Run,
+    /// The same at their returns, too.
+    #[cfg(feature = "script")]
+    RunAtReturn,
 }
 
 impl Purpose {
     /// Whether calls are followed to their return.
     pub fn follows(self) -> bool {
-        matches!(self, Self::Follow | Self::Time)
+        self == Self::Follow || self.tells()
+    }
+
+    /// Whether detours do that, of which unwinders are told.
+    fn tells(self) -> bool {
+        match self {
+            Self::Time => true,
+            #[cfg(feature = "script")]
+            Self::RunAtReturn => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it is for a script.
+    fn runs(self) -> bool {
+        match self {
+            #[cfg(feature = "script")]
+            Self::Run | Self::RunAtReturn => true,
+            _ => false,
+        }
     }
 }
 
@@ -92,12 +121,12 @@ pub(crate) fn nothing(skipped: &[Skipped]) -> Error {
 }
 
 /// Files, each read once.
-fn files() -> &'static Files {
+pub(crate) fn files() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(Files::default)
 }
 
-fn process() -> Result<(Process, Vec<Image>), Error> {
+pub(crate) fn process() -> Result<(Process, Vec<Image>), Error> {
     let process = Process::own().map_err(trapless_session::error::Error::from)?;
     let images = target::images(&process, files())?;
     Ok((process, images))
@@ -111,6 +140,38 @@ pub(crate) fn by_pattern(pattern: &str, purpose: Purpose) -> Result<(Vec<Found>,
     }
     let (process, images) = process()?;
     by_spec(&process, &images, &spec, purpose)
+}
+
+/// What is found of a function for a script.
+#[cfg(feature = "script")]
+pub(crate) struct Probed {
+    pub found: Found,
+    /// The file that it is in, and its name there.
+    pub file: String,
+    pub name: SiteName,
+    /// What is called at its entry and at its return, and the number by which bodies know it.
+    pub clauses: [Vec<Clause>; 2],
+    pub number: u32,
+}
+
+/// The functions that the specifications of a script mean, with what is called there; and those that were left alone. There is one at least.
+#[cfg(feature = "script")]
+pub(crate) fn by_script(
+    (process, images): (&Process, &[Image]),
+    specs: &[(ProbeSpec, Kinds)],
+    run: Arc<Run>,
+) -> Result<(Vec<Probed>, Vec<Skipped>), Error> {
+    let purpose =
+        if specs.iter().any(|(_, kinds)| kinds.follows()) { Purpose::RunAtReturn } else { Purpose::Run };
+    let specs = specs.iter().map(|(spec, kinds)| (spec, *kinds));
+    let mut all = Vec::new();
+    let each = |planned: &PlannedSite<'_>, site: &Site, found| {
+        let Clauses { entry, at_return, site: number, .. } = planned.request.clauses;
+        let (file, name) = (images[site.image].path.clone(), site.name.clone());
+        all.push(Probed { found, file, name, clauses: [entry.to_vec(), at_return.to_vec()], number });
+    };
+    let skipped = by_specs(process, images, specs, purpose, Some(run), each)?;
+    if all.is_empty() { Err(nothing(&skipped)) } else { Ok((all, skipped)) }
 }
 
 /// The function with this entry.
@@ -171,26 +232,45 @@ fn by_spec(
     spec: &ProbeSpec,
     purpose: Purpose,
 ) -> Result<(Vec<Found>, Vec<Skipped>), Error> {
+    let mut found = Vec::new();
+    let by_pattern = [(spec, Kinds::ENTRY)];
+    let each = |_: &PlannedSite<'_>, _: &Site, one| found.push(one);
+    let skipped = by_specs(process, images, by_pattern, purpose, None, each)?;
+    if found.is_empty() { Err(nothing(&skipped)) } else { Ok((found, skipped)) }
+}
+
+/// Gives `each` what was found by these specifications, one after the other; those that were left alone. `run`: the script whose bodies are called.
+fn by_specs<'s>(
+    process: &Process,
+    images: &[Image],
+    specs: impl IntoIterator<Item = (&'s ProbeSpec, Kinds)> + Clone,
+    purpose: Purpose,
+    run: Option<Arc<Run>>,
+    mut each: impl FnMut(&PlannedSite<'_>, &Site, Found),
+) -> Result<Vec<Skipped>, Error> {
     let follows = purpose.follows();
     if purpose == Purpose::Follow {
         unwind::is_only_one(process, images)?;
     }
-    let sites = resolve::resolve(Some(process), images, [(spec, Kinds::ENTRY)], &[], MOST_SITES)?;
-    let prepared = Prepared::new(Some(process), images, sites, follows)?;
+    let sites = resolve::resolve(Some(process), images, specs.clone(), &[], MOST_SITES)?;
+    let prepared = Prepared::new(Some(process), images, sites, follows)?.with_run(run);
     let wanted = |site: &Site| {
         let entries = site.kinds.are_any();
-        let unwinder = site.unwinder.filter(|_| purpose == Purpose::Time);
+        let unwinder = site.unwinder.filter(|_| purpose.tells());
+        if purpose.runs() {
+            let Kinds { entry, returns, .. } = site.kinds;
+            return Wanted { run_entry: entry, run_return: returns, unwinder, ..Wanted::default() };
+        }
         let latency = entries && purpose == Purpose::Time;
         Wanted { entries, returns: entries && follows, latency, unwinder, ..Wanted::default() }
     };
     let plan = prepared.plan(wanted, &[Mechanism::Jump]);
     let mut skipped = prepared.sites().skipped.clone();
-    let by_pattern = matches!(spec.location, Location::Function { .. });
-    let told: Arc<[Asked]> = match purpose {
-        Purpose::Time => asked(&plan.sites, &prepared, images)?.into(),
-        Purpose::Enter | Purpose::Follow | Purpose::Count => Arc::default(),
+    let by_pattern = specs.into_iter().any(|(spec, _)| matches!(spec.location, Location::Function { .. }));
+    let told: Arc<[Asked]> = match purpose.tells() {
+        true => asked(&plan.sites, &prepared, images)?.into(),
+        false => Arc::default(),
     };
-    let mut found = Vec::new();
     for (id, answer) in plan.answers() {
         let site = prepared.site(id);
         if !site.kinds.are_any() {
@@ -198,7 +278,9 @@ fn by_spec(
         }
         match answer {
             // Its return address has to stay, and probes at its exits are none of ours.
-            Ok(planned) if follows && !planned.request.pairs() => {
+            Ok(planned)
+                if follows && (!purpose.runs() || site.kinds.follows()) && !planned.request.pairs() =>
+            {
                 if !planned.request.is_exit() {
                     let why = "its return address has to stay on the stack";
                     skipped.push(resolve::skip(images, site, Why::plain("exits_only", why)));
@@ -213,26 +295,27 @@ fn by_spec(
                 skipped.push(resolve::skip(images, site, Why::plain("own", why)));
             }
             Ok(planned) => match unsuitable(&images[site.image], process, site, &planned.turns) {
-                None => found.push(Found {
-                    function: planned.request.address,
-                    displaced: planned.displaced,
-                    original: planned.original().to_vec(),
-                    code: match purpose {
-                        Purpose::Count | Purpose::Time => beginning(planned.request.function),
-                        Purpose::Enter | Purpose::Follow => Default::default(),
+                None => each(
+                    planned,
+                    site,
+                    Found {
+                        function: planned.request.address,
+                        displaced: planned.displaced,
+                        original: planned.original().to_vec(),
+                        code: match purpose {
+                            Purpose::Count | Purpose::Time => beginning(planned.request.function),
+                            _ => Default::default(),
+                        },
+                        name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
+                        told: told.clone(),
                     },
-                    name: [site.module_name(images).to_owned(), site.name.text().to_owned()],
-                    told: told.clone(),
-                }),
+                ),
                 Some(why) => skipped.push(resolve::skip(images, site, why)),
             },
             Err(refusal) => skipped.push(resolve::skip(images, site, Why::from(refusal))),
         }
     }
-    if found.is_empty() {
-        return Err(nothing(&skipped));
-    }
-    Ok((found, skipped))
+    Ok(skipped)
 }
 
 /// Where unwinders ask and land, among planned sites: those that have to know of calls that detours follow.

@@ -94,6 +94,8 @@ mod own;
 mod patch;
 mod points;
 mod room;
+#[cfg(feature = "script")]
+mod scripts;
 mod site;
 mod threads;
 mod times;
@@ -102,6 +104,8 @@ mod unwind;
 
 pub use call::{Call, Return, Word};
 pub use error::Error;
+#[cfg(feature = "script")]
+pub use scripts::{Losses, Results, Script, ScriptBucket, ScriptMap, ScriptOptions, Shown, Value};
 pub use trapless_session::error::Error as FindError;
 pub use trapless_session::outcome::{Bucket, LatencySummary, Skipped};
 
@@ -378,12 +382,12 @@ impl Inside {
 ///
 /// # Errors
 /// What is in the way of others, or of all. `undo` has taken back what was done at sites.
-fn sorted(
+fn sorted<T>(
     found: &[find::Found],
-    results: Vec<Result<&'static Site, Error>>,
+    results: Vec<Result<T, Error>>,
     skipped: &mut Vec<Skipped>,
-    undo: impl FnOnce(&[&'static Site]),
-) -> Result<Vec<&'static Site>, Error> {
+    undo: impl FnOnce(&[T]),
+) -> Result<Vec<T>, Error> {
     let (mut sites, mut failed) = (Vec::with_capacity(found.len()), None);
     for (one, result) in found.iter().zip(results) {
         match result {

@@ -71,3 +71,20 @@ pub(crate) fn get() -> Option<&'static Record> {
 pub(crate) fn set(record: Option<&'static Record>) {
     with(|word| word.set(record));
 }
+
+/// This thread's pointer, by which detours know it: the word that it leads to holds it.
+#[cfg(all(feature = "script", target_arch = "x86_64", target_pointer_width = "64"))]
+pub(crate) fn thread_pointer() -> u64 {
+    let pointer;
+    // SAFETY: of both C libraries each thread's pointer leads to itself.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
+    pointer
+}
+
+/// Elsewhere nothing is probed.
+#[cfg(all(feature = "script", not(all(target_arch = "x86_64", target_pointer_width = "64"))))]
+pub(crate) fn thread_pointer() -> u64 {
+    0
+}

@@ -97,6 +97,23 @@ pub(crate) struct Site {
     timers: AtomicU64,
     /// What is done there for unwinders, if anything is: for good, and ahead of everything else.
     told: OnceLock<Told>,
+    /// What scripts do there, ahead of all else that the site is there for.
+    links: Mutex<Vec<Link>>,
+}
+
+/// A detour that goes on where a word says. It is changed by whoever is [`busy`], and stays when it is in no list any more: threads may be in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub detour: u64,
+    pub next: &'static AtomicU64,
+    /// Whether it follows calls to their return.
+    pub follows: bool,
+}
+
+impl PartialEq for Link {
+    fn eq(&self, other: &Self) -> bool {
+        self.detour == other.detour
+    }
 }
 
 impl std::fmt::Debug for Site {
@@ -178,6 +195,10 @@ impl Site {
             (None, None) if !self.is_heard() => self.next(),
             _ => self.entry,
         };
+        let to = self.links().iter().rev().fold(to, |to, link| {
+            link.next.store(to, Ordering::Release);
+            link.detour
+        });
         match self.told.get() {
             Some(told) => {
                 told.next.store(to, Ordering::Release);
@@ -193,6 +214,11 @@ impl Site {
             || self.counted().is_some()
             || self.timed().is_some()
             || self.told.get().is_some()
+            || !self.links().is_empty()
+    }
+
+    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of its calls were counted so far, whoever asked for it.
@@ -333,6 +359,7 @@ impl All {
             timed: OnceLock::new(),
             timers: AtomicU64::new(0),
             told: OnceLock::new(),
+            links: Mutex::default(),
         }));
         let data = std::ptr::from_ref(site).expose_provenance() as u64;
         memory.write(place.code, &isa.entry(data, handling))?;
@@ -671,10 +698,79 @@ impl All {
     }
 }
 
+#[cfg(feature = "script")]
+impl All {
+    /// What times calls.
+    pub fn timing(&mut self) -> &mut Timing {
+        &mut self.timing
+    }
+
+    /// Has the calls of these go by a script's detours, one for each. `make` makes them, ahead of the code at an address; for each, its site or what is in the way.
+    ///
+    /// # Errors
+    /// What is in the way of all of them; none go there then.
+    pub fn link(
+        &mut self,
+        all: &[(&Found, bool)],
+        mut make: impl FnMut(&mut Timing, &mut Arenas, &Memory, usize) -> Result<Link, Error>,
+    ) -> Result<Vec<Result<(&'static Site, Link), Error>>, Error> {
+        let memory = Memory::open()?;
+        for (found, _) in all.iter().filter(|(_, follows)| *follows) {
+            self.tell(&memory, &found.told)?;
+        }
+        let mut add = |(index, (found, follows)): (usize, &(&Found, bool))| {
+            let site = self.site(found)?;
+            if *follows && site.listeners().iter().any(|heard| heard.lane.is_some()) {
+                return Err(Error::Followed(site.found.function));
+            }
+            let link = make(&mut self.timing, &mut self.arenas, &memory, index)?;
+            site.links().push(link);
+            site.direct();
+            Ok((site, link))
+        };
+        let results: Vec<Result<(&'static Site, Link), Error>> =
+            all.iter().enumerate().map(&mut add).collect();
+        let links: Vec<(&'static Site, Link)> = results.iter().flatten().copied().collect();
+        let sites: Vec<Result<&'static Site, Error>> =
+            results.into_iter().map(|result| result.map(|linked| linked.0)).collect();
+        let of = |site: &'static Site| links.iter().filter(move |one| std::ptr::eq(one.0, site)).copied();
+        let settled = self.settled(sites, |this, sites| {
+            let undone: Vec<(&'static Site, Link)> = sites.iter().flat_map(|site| of(site)).collect();
+            this.unlink(&undone);
+        })?;
+        let mut linked = links.iter();
+        Ok(settled
+            .into_iter()
+            .map(|result| {
+                result.and_then(|site| {
+                    linked
+                        .find(|one| std::ptr::eq(one.0, site))
+                        .copied()
+                        .ok_or(Error::Modified(site.found.function))
+                })
+            })
+            .collect())
+    }
+
+    /// Has them go there no longer.
+    pub fn unlink(&mut self, links: &[(&'static Site, Link)]) {
+        for (site, link) in links {
+            site.links().retain(|one| one != link);
+            site.direct();
+        }
+        let sites: Vec<&'static Site> = links.iter().map(|linked| linked.0).collect();
+        let _ = settle(&sites);
+    }
+}
+
 /// Under which number a listener follows the calls of a function, if it does.
 fn lane_for(listener: &Listener, others: &Listeners, site: &Site) -> Result<Option<Lane>, Error> {
     if !listener.follows() {
         return Ok(None);
+    }
+    // A detour that follows the call has its return address by then.
+    if site.links().iter().any(|link| link.follows) {
+        return Err(Error::Followed(site.found.function));
     }
     let is_free = |lane: &Lane| others.iter().all(|heard| heard.lane != Some(*lane));
     let free = (0..LANES as Lane).find(is_free);

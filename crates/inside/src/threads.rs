@@ -70,6 +70,12 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// This thread calls no handlers, ever: it is one of ours.
+#[cfg(feature = "script")]
+pub(crate) fn never() {
+    own::set(Some(&SOON));
+}
+
 /// Ends a pass, however that comes.
 struct Pass<'r>(&'r Record, u64);
 

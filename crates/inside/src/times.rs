@@ -16,7 +16,7 @@
 //! have read what stands on the stack and not have asked yet.
 
 use crate::Error;
-use crate::code::{Arenas, instructions};
+use crate::code::Arenas;
 use crate::counts::word;
 use crate::detours::{Ahead, Detours};
 use crate::find::Found;
@@ -25,12 +25,13 @@ use crate::points;
 use bytemuck::Zeroable;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use trapless_isa::body::Runs;
 use trapless_isa::detour::{
     BLOCK_ORIGIN, Layout, POINTS_APART, POINTS_SIZE, POINTS_START, RETURN_ADDRESS, RETURN_OLDER,
 };
 use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT};
 use trapless_isa::payload::{EntryStep, Followed, Hook, Payload, ReturnStep, Steps, Way};
-use trapless_isa::{Displaced, Machine, model};
+use trapless_isa::{Machine, model};
 use trapless_session::clock::{Clock, Rate};
 use trapless_wire::{
     Counter, Counters, Geometry, Header, Histogram, JournalSizes, MAX_ARENAS, Numbers, PAGE, Places, Sizes,
@@ -38,10 +39,10 @@ use trapless_wire::{
 };
 
 /// Log2 of how many threads are found at first sight, and of the stack pages on which calls can be followed: 128 MiB of stacks.
-const SIZES: Sizes = Sizes { thread_bits: 12, return_bits: 15 };
+pub(crate) const SIZES: Sizes = Sizes { thread_bits: 12, return_bits: 15 };
 
 /// How many threads have a block, of those with different thread pointers: one that begins where another has ended mostly has its. The first block is for all others.
-const BLOCKS: u64 = 1 << 10;
+pub(crate) const BLOCKS: u64 = 1 << 10;
 
 /// How many functions the first part has room for, and any at most.
 const FIRST: u32 = 64;
@@ -192,7 +193,7 @@ pub(crate) fn may_read_clock() -> Result<(), Error> {
 const BELOW: u64 = 64 << 30;
 
 /// Memory that is all 0, and takes as much as is used of it.
-fn map(size: u64) -> Result<u64, Error> {
+pub(crate) fn map(size: u64) -> Result<u64, Error> {
     const WHAT: &str = "memory for calls that are timed";
     static LOWEST: AtomicU64 = AtomicU64::new(0);
     let near = match LOWEST.load(Ordering::Relaxed) {
@@ -323,7 +324,8 @@ impl Timing {
             ..Payload::default()
         };
         let part = &mut self.parts[number];
-        let detour = part.detours.write(&mut self.arenas, memory, &Ahead::from(found), payload)?;
+        let detour =
+            part.detours.write(&mut self.arenas, memory, &Ahead::from(found), payload, Runs::default())?;
         let header = part.header;
         self.list(found.displaced.start)?;
         Ok(Timed { detour, places, header })
@@ -331,20 +333,35 @@ impl Timing {
 
     /// What does `hook` ahead of a function.
     pub fn tell(&mut self, memory: &Memory, found: &Found, hook: Hook) -> Result<Told, Error> {
-        let inside = instructions().ok_or(Error::Machine)?;
         self.first()?;
         let start = found.displaced.start;
-        // In place of displaced instructions it has one that goes where the word says, which may be to another detour.
-        let length = inside.pad_length();
-        let place = self.arenas.place(start, length as u64)?;
-        let jump = inside.pad(place.code, place.word.as_ptr().addr() as u64).map_err(Error::Code)?;
-        memory.write(place.code, &jump)?;
-        let displaced = Displaced { start: place.code, length: length as u8, instructions: 1 };
-        let ahead = Ahead { displaced, original: &jump, function: (place.code, &jump) };
         let payload = Payload { hooks: Steps::of([hook]), ..Payload::default() };
-        let detour = self.parts[0].detours.write(&mut self.arenas, memory, &ahead, payload)?;
+        let (detour, next) =
+            self.parts[0].detours.write_ahead(&mut self.arenas, memory, start, payload, Runs::default())?;
         self.list(start)?;
-        Ok(Told { detour, next: place.word })
+        Ok(Told { detour, next })
+    }
+
+    /// What is one for all detours that follow calls.
+    #[cfg(feature = "script")]
+    pub fn returns(&mut self) -> Result<u64, Error> {
+        self.first()?;
+        self.returns.ok_or(Error::Machine)
+    }
+
+    /// Writes a detour of others' that follows calls ahead of a function, and goes on where a word says; where it is, and the word.
+    #[cfg(feature = "script")]
+    pub fn follow(
+        &mut self,
+        memory: &Memory,
+        start: u64,
+        detours: &mut Detours,
+        payload: Payload,
+        runs: Runs<'_>,
+    ) -> Result<(u64, &'static AtomicU64), Error> {
+        let written = detours.write_ahead(&mut self.arenas, memory, start, payload, runs)?;
+        self.list(start)?;
+        Ok(written)
     }
 
     /// Enters new arenas in the list by which detours and unwinders know them, ahead of anybody who comes there.

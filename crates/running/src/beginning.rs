@@ -5,10 +5,12 @@ use crate::own;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
+use trapless_engine::admit::{Marks, Runtime};
 use trapless_process::{Process, ticks};
-use trapless_script::ir::ClockKind;
+use trapless_script::ir::{ClockKind, Symbol};
 use trapless_script::native::memory;
 use trapless_session::clock;
+use trapless_session::target::Image;
 use trapless_wire::Clock;
 
 /// When a script began.
@@ -61,4 +63,30 @@ impl Beginning {
         };
         kinds.map(clock).to_vec()
     }
+}
+
+/// The address of a symbol in a process; 0 if it is not there.
+pub fn address_of(symbol: &Symbol, process: &Process, images: &[Image]) -> u64 {
+    let is_meant = |image: &&Image| match &symbol.target {
+        None => true,
+        Some(target) => {
+            image.path == *target || image.name() == target || image.path.ends_with(target.as_str())
+        }
+    };
+    let find = |image: &Image| {
+        let address = image.module(Some(process)).ok()?.symbol_address(&symbol.name)?;
+        Some(address.wrapping_add(image.bias(Some(process)).ok()?))
+    };
+    images.iter().filter(is_meant).find_map(find).unwrap_or(0)
+}
+
+/// Whether some file of a process is one of Go's.
+pub fn is_go(process: &Process, images: &[Image]) -> bool {
+    images.iter().any(|image| {
+        let mut marks = Marks::default();
+        if let Ok(module) = image.module(Some(process)) {
+            module.section_names().for_each(|section| marks.section(section));
+        }
+        marks.runtimes().contains(Runtime::Go)
+    })
 }

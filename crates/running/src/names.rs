@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trapless_engine::{Region, ScriptMemory};
+use trapless_process::Process;
 use trapless_script::output::{Ran, Resolver, Symbol, Zone};
 use trapless_script::shape::TimeBase;
 use trapless_session::files::Files;
@@ -50,6 +51,11 @@ pub struct SiteNames {
 }
 
 impl Names {
+    /// Names of what is in these files, which somebody else reads, too.
+    pub fn of(files: &Files) -> Self {
+        Self { files: files.clone(), ..Self::default() }
+    }
+
     /// Gives a site its names.
     pub fn name_site(&mut self, site: u64, names: SiteNames) {
         self.sites.insert(site, names);
@@ -86,7 +92,10 @@ impl Names {
 
     /// Looks what a process has mapped, while it lives. Files are opened now, and stay so.
     pub fn look_at(&mut self, pid: i32) {
-        let Ok(process) = target::open(pid) else { return };
+        // Who drives a script for himself traces nobody.
+        let opened =
+            if pid as u32 == std::process::id() { Process::own().ok() } else { target::open(pid).ok() };
+        let Some(process) = opened else { return };
         if let Some(mapped) = Mapped::now(process, &self.files) {
             self.processes.insert(pid as u32, mapped);
         }

@@ -14,6 +14,7 @@ pub mod printf;
 mod resolve;
 mod series;
 mod shown;
+mod snapshot;
 mod suite;
 mod text;
 mod time;
@@ -21,6 +22,7 @@ mod value;
 
 pub use resolve::{Ran, Resolver, Symbol, Zone};
 pub use shown::{folded, frames, shown};
+pub use snapshot::{Bucket, Key, MapShown, Shown};
 pub use suite::{Benchmark, Tested};
 pub use value::Value;
 

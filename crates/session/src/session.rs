@@ -45,6 +45,7 @@ use gate::Gate;
 use told::{SiteFiles, Told};
 
 pub use asked::{Asked, InGo, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
+pub use clib::tid_offset_by_library;
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
 pub use hold::{Hold, Holder};

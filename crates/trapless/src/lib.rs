@@ -30,7 +30,21 @@
 //! [`patterns`]. Rows and hits are plain data, and serialize as the objects that the command line prints.
 //!
 //! A program probes itself by [`inside()`]: handlers of its own at functions, which see and change arguments and results, and functions that replace
-//! others, while all its threads run.
+//! others, while all its threads run. With the feature `inside-script` it runs scripts of the probe language on itself:
+//!
+//! ```
+//! # #[cfg(feature = "inside-script")]
+//! # fn main() -> Result<(), trapless::InsideError> {
+//! # if !trapless::inside_is_possible() || matches!(trapless::inside(), Err(trapless::InsideError::Seccomp)) { return Ok(()); }
+//! let script = trapless::inside()?.script("uprobe:libc:getppid { @[tid] = count(); }")?;
+//! std::os::unix::process::parent_id();
+//! assert_eq!(script.results()?.map("@").map(|map| map.entries.len()), Some(1));
+//! script.stop()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "inside-script"))]
+//! # fn main() {}
+//! ```
 //!
 //! The feature `cli`, which is on unless it is turned off, builds the command line. A program that only attaches does without:
 //!
@@ -44,6 +58,11 @@ pub use attach::{Attach, Ending, Event, Events, MOST_ARGUMENTS, Replace, Session
 pub use trapless_inside::{
     Call, Count, Error as InsideError, Inside, Latency, Probe, Replacement, Return, Times, Word, inside,
     is_possible as inside_is_possible,
+};
+#[cfg(feature = "inside-script")]
+pub use trapless_inside::{
+    Losses as ScriptLosses, Results as ScriptResults, Script, ScriptBucket, ScriptMap, ScriptOptions,
+    Shown as ScriptShown, Value as ScriptValue,
 };
 pub use trapless_process::OpenError;
 pub use trapless_session::error::Error;

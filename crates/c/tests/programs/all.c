@@ -346,6 +346,88 @@ static void calls_are_timed_without_a_handler(void)
     CHECK_IS(trapless_last_error(), TRAPLESS_REFUSED);
 }
 
+struct said {
+    char text[1024];
+    size_t length;
+    _Atomic(trapless_script_run *) run;
+    atomic_size_t within;
+    atomic_long dropped;
+};
+
+static void print(const char *text, size_t length, void *data)
+{
+    struct said *said = data;
+    if (said->length + length < sizeof said->text) {
+        memcpy(said->text + said->length, text, length);
+        said->length += length;
+    }
+    /* It would wait for itself. */
+    trapless_script_run *run = said->run;
+    if (run)
+        said->within = trapless_script_text(run, NULL, 0);
+}
+
+static void said_all(void *data)
+{
+    atomic_fetch_add(&((struct said *)data)->dropped, 1);
+}
+
+static void a_script_runs_until_it_is_stopped(void)
+{
+    struct said said = {0};
+    char text[256];
+    trapless_script_run *run = trapless_script(
+        "uprobe:libc:getppid { @calls = count(); printf(\"one\\n\"); } end { printf(\"end\\n\"); }", print, &said, said_all);
+    CHECK(run, "%s", trapless_last_error_message());
+    CHECK_IS(trapless_script_functions(run), 1);
+    for (int n = 0; n < 3; n++)
+        getppid();
+    CHECK_IS(trapless_script_text(run, NULL, 0), strlen("@calls: 3\n"));
+    CHECK_IS(trapless_script_text(run, text, sizeof text), strlen("@calls: 3\n"));
+    CHECK(!strcmp(text, "@calls: 3\n"), "%s", text);
+    CHECK_IS(trapless_script_text(run, text, 4), strlen("@calls: 3\n"));
+    CHECK(!strcmp(text, "@ca"), "%s", text);
+    trapless_script_json(run, text, sizeof text);
+    CHECK(!strcmp(text, "{\"type\": \"map\", \"data\": {\"@calls\": 3}}\n"), "%s", text);
+    CHECK(!trapless_script_is_over(run), "it runs");
+    CHECK_IS(said.dropped, 0);
+    CHECK(trapless_script_stop(run), "%s", trapless_last_error_message());
+    CHECK_IS(said.dropped, 1);
+    CHECK(!strncmp(said.text, "one\none\none\nend\n\n\n@calls: 3\n", sizeof said.text), "%s", said.text);
+
+    struct said once = {0};
+    run = trapless_script("uprobe:libc:getppid { print(7); exit(); }", print, &once, said_all);
+    CHECK(run, "%s", trapless_last_error_message());
+    getppid();
+    while (!trapless_script_is_over(run))
+        usleep(1000);
+    getppid();
+    CHECK(trapless_script_stop(run), "%s", trapless_last_error_message());
+    CHECK(!strcmp(once.text, "7\n\n\n"), "%s", once.text);
+
+    struct said asks = {0};
+    run = trapless_script("uprobe:libc:getppid { print(1); }", print, &asks, NULL);
+    CHECK(run, "%s", trapless_last_error_message());
+    asks.run = run;
+    getppid();
+    while (!asks.within)
+        usleep(1000);
+    asks.run = NULL;
+    CHECK_IS(asks.within, SIZE_MAX);
+    CHECK(trapless_script_stop(run), "%s", trapless_last_error_message());
+
+    CHECK(!trapless_script(NULL, print, &said, said_all), "NULL is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_ARGUMENT);
+    CHECK(!trapless_script("uprobe:libc:getppid { print(nothing); }", NULL, &said, said_all), "it is wrong");
+    CHECK_IS(trapless_last_error(), TRAPLESS_SCRIPT);
+    CHECK(strstr(trapless_last_error_message(), "script:1:"), "%s", trapless_last_error_message());
+    CHECK(!trapless_script("uprobe:libc:getppid { @[ustack] = count(); }", print, &said, said_all), "there is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_NOT_INSIDE);
+    CHECK(!trapless_script("uprobe:libc:no_such_function { }", print, &said, said_all), "there is none");
+    CHECK_IS(trapless_last_error(), TRAPLESS_NOT_FOUND);
+    CHECK_IS(said.dropped, 5);
+}
+
 static void *in_another_thread(void *unused)
 {
     (void)unused;
@@ -415,6 +497,8 @@ static void nothing_is_asked_of_null(void)
     CHECK_IS(trapless_timer_functions(NULL) + trapless_timer_buckets(NULL, NULL, 0) + trapless_timer_unwound(NULL), 0);
     CHECK(!trapless_timer_times(NULL, &times) && !trapless_timer_function(NULL, 0, &times), "of nothing");
     trapless_timer_remove(NULL);
+    CHECK(!trapless_script_stop(NULL) && !trapless_script_is_over(NULL), "of nothing");
+    CHECK_IS(trapless_script_functions(NULL) + trapless_script_text(NULL, NULL, 0) + trapless_script_json(NULL, NULL, 0), 0);
     CHECK(!trapless_probe_skipped_text(NULL, 0), "there is none");
     CHECK(!trapless_call_function(NULL) && !trapless_call_return_address(NULL), "there is none");
     CHECK_IS(trapless_call_stack_pointer(NULL) + trapless_call_arg(NULL, 0), 0);
@@ -615,6 +699,7 @@ int main(void)
     returns_are_followed_with_what_was_kept();
     calls_are_counted_without_a_handler();
     calls_are_timed_without_a_handler();
+    a_script_runs_until_it_is_stopped();
     a_function_is_replaced_and_calls_the_original();
     a_handler_removes_its_own_probe();
     data_is_freed_when_it_is_dropped();

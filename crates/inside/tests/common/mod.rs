@@ -1,5 +1,6 @@
 //! What tests of probes in their own process have in common.
 
+#[allow(dead_code, reason = "not every test calls that")]
 pub mod sums;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

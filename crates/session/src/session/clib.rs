@@ -16,6 +16,11 @@ pub(super) fn tid_offset(process: &Process) -> Option<i32> {
     of_library(process, &maps)
 }
 
+/// The same where it is known that nobody but the C library sets thread pointers, as in one's own process.
+pub fn tid_offset_by_library(process: &Process) -> Option<i32> {
+    of_library(process, &process.maps().ok()?)
+}
+
 /// Where the C library that is mapped has it.
 fn of_library(process: &Process, maps: &Mappings) -> Option<i32> {
     let [glibc, musl] = Machine::beside(process.is_32bit()).isa().facts().thread_numbers;

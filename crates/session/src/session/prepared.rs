@@ -174,7 +174,7 @@ impl<'i> Prepared<'i> {
 
     /// Says which bodies are called at the sites.
     #[must_use]
-    pub(super) fn with_run(self, run: Option<Arc<Run>>) -> Self {
+    pub fn with_run(self, run: Option<Arc<Run>>) -> Self {
         let Some(run) = run else { return self };
         let this = if run.changes_calls() { self.with_functions() } else { self };
         this.calling(run)

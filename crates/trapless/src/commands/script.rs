@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex};
 use trapless_running::store::Store;
 use trapless_wire::ScriptLayout;
 
-pub(super) use scripted::{check_sandbox, is_go};
+pub(super) use scripted::check_sandbox;
 
 /// Does what was asked.
 ///

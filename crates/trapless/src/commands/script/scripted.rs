@@ -12,10 +12,9 @@ use crate::target::Image;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
-use trapless_engine::admit::{Marks, Runtime};
 use trapless_isa::{Machine, returned_local};
 use trapless_process::{Process, RemoteAddr, Seccomp};
-use trapless_running::beginning::Beginning;
+use trapless_running::beginning::{Beginning, address_of, is_go};
 use trapless_running::store::Store;
 use trapless_script::ir::{BodyId, MapSharing, MapValue, Program, Readers, Symbol};
 use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
@@ -162,21 +161,8 @@ impl Scripted {
     /// # Errors
     /// It is not known where the process has its `errno`, which the code changes.
     fn about(&self, process: &Process, images: &[Image]) -> Result<memory::About, Error> {
-        let address = |symbol: &Symbol| {
-            let is_meant = |image: &&Image| match &symbol.target {
-                None => true,
-                Some(target) => {
-                    image.path == *target || image.name() == target || image.path.ends_with(target.as_str())
-                }
-            };
-            let find = |image: &Image| {
-                let address = image.module(Some(process)).ok()?.symbol_address(&symbol.name)?;
-                Some(address.wrapping_add(image.bias(Some(process)).ok()?))
-            };
-            images.iter().filter(is_meant).find_map(find).unwrap_or(0)
-        };
         let symbol = |symbol: &Symbol| match symbol.is_of_thread {
-            false => Ok(address(symbol)),
+            false => Ok(address_of(symbol, process, images)),
             true => self.errno(process, images),
         };
         let symbols = self.program.symbols.iter().map(symbol).collect::<Result<_, _>>()?;
@@ -306,15 +292,4 @@ pub(in crate::commands) fn check_sandbox(
             Err(Error::Usage(format!("process {pid} is in seccomp's strict mode, {reads}")))
         }
     }
-}
-
-/// Whether some file of a process is one of Go's.
-pub(in crate::commands) fn is_go(process: &Process, images: &[Image]) -> bool {
-    images.iter().any(|image| {
-        let mut marks = Marks::default();
-        if let Ok(module) = image.module(Some(process)) {
-            module.section_names().for_each(|section| marks.section(section));
-        }
-        marks.runtimes().contains(Runtime::Go)
-    })
 }
