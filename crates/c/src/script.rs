@@ -26,7 +26,7 @@ unsafe impl Send for Prints {}
 
 impl Write for Prints {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        print_or_abort(self.output, bytes, self.data);
+        print_or_abort(self.output, bytes.as_ptr().cast(), bytes.len(), self.data);
         Ok(bytes.len())
     }
 
@@ -43,9 +43,9 @@ impl Drop for Prints {
     }
 }
 
-extern "C" fn print_or_abort(output: Output, bytes: &[u8], data: *mut c_void) {
+extern "C" fn print_or_abort(output: Output, text: *const c_char, length: usize, data: *mut c_void) {
     // SAFETY: the header says so of what it is given.
-    unsafe { output(bytes.as_ptr().cast(), bytes.len(), data) }
+    unsafe { output(text, length, data) }
 }
 
 extern "C" fn drop_or_abort(dropped: Dropped, data: *mut c_void) {

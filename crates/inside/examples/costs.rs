@@ -1,8 +1,10 @@
 //! What probes in one's own process cost, above the bare call, and how long it takes to put one in.
 //!
 //! ```text
-//! cargo run --release -p trapless-inside --features script --example costs
+//! cargo run --release -p trapless-inside --features script --example costs [COMMAND]
 //! ```
+//!
+//! With the path of the command `trapless`, scripts are armed by that in this process, too, and told beside.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -43,34 +45,56 @@ fn clock() -> f64 {
     rounds.fold(f64::MAX, f64::min)
 }
 
+#[cfg(feature = "script")]
+const SCRIPTS: [&str; 6] = [
+    "uprobe:subject { @ = count(); }",
+    "uprobe:subject { @[arg0] = count(); }",
+    "uprobe:subject { @[arg0 & 63] = count(); }",
+    "uprobe:subject { @ = hist(arg0); }",
+    "uretprobe:subject { @ = count(); }",
+    "uretprobe:subject { @ = hist(retval); }",
+];
+
+/// What the hits of scripts cost that a command has armed in this process, where one is given.
+#[cfg(feature = "script")]
+fn scripts_from_outside(bare: f64) -> Result<Vec<f64>, Box<dyn Error>> {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let Some(command) = std::env::args().nth(1) else { return Ok(Vec::new()) };
+    let mut costs = Vec::new();
+    for text in SCRIPTS {
+        let mut outside = Command::new(&command);
+        outside.args(["-p", &std::process::id().to_string(), "-e", text]).stdout(Stdio::null());
+        outside.stderr(Stdio::piped());
+        let mut outside = outside.spawn()?;
+        let mut lines = BufReader::new(outside.stderr.take().ok_or("no output")?);
+        // It says that all is attached.
+        lines.read_line(&mut String::new())?;
+        costs.push(call() - bare);
+        Command::new("kill").args(["-INT", &outside.id().to_string()]).status()?;
+        std::io::copy(&mut lines, &mut std::io::sink())?;
+        outside.wait()?;
+    }
+    Ok(costs)
+}
+
 /// What the hits of scripts cost, and how long it takes to put one in and out, the first time and again.
 #[cfg(feature = "script")]
-fn scripts(inside: trapless_inside::Inside, bare: f64) -> Result<(), Box<dyn Error>> {
-    for text in [
-        "uprobe:subject { @ = count(); }",
-        "uprobe:subject { @[arg0] = count(); }",
-        "uprobe:subject { @[arg0 & 63] = count(); }",
-        "uprobe:subject { @ = hist(arg0); }",
-        "uretprobe:subject { @ = count(); }",
-        "uretprobe:subject { @ = hist(retval); }",
-    ] {
+fn scripts(inside: trapless_inside::Inside, bare: f64, outside: &[f64]) -> Result<(), Box<dyn Error>> {
+    for (number, text) in SCRIPTS.into_iter().enumerate() {
         let options = || trapless_inside::ScriptOptions::default().output(std::io::sink());
         let start = Instant::now();
         let script = inside.script_with(text, options())?;
         let within = start.elapsed();
-        println!("{text:44} {:+6.2} ns, in within {within:.1?}", call() - bare);
-        let start = Instant::now();
+        let from_outside =
+            outside.get(number).map_or(String::new(), |cost| format!(", from outside {cost:+.2} ns"));
+        println!("{text:44} {:+6.2} ns{from_outside}; in within {within:.1?}", call() - bare);
         script.stop()?;
-        let out = start.elapsed();
+        const ROUNDS: u32 = 100;
         let start = Instant::now();
-        drop(inside.script_with(text, options())?);
-        println!("{:44} out within {out:.1?}; in and out again within {:.1?}", "", start.elapsed());
+        (0..ROUNDS).try_for_each(|_| inside.script_with(text, options()).map(drop))?;
+        println!("{:44} in and out again {:.1?}", "", start.elapsed() / ROUNDS);
     }
-    Ok(())
-}
-
-#[cfg(not(feature = "script"))]
-fn scripts(_: trapless_inside::Inside, _: f64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
@@ -79,6 +103,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (inside, function) = (trapless_inside::inside()?, subject as *const ());
     let bare = call();
     println!("a bare call           {bare:6.2} ns");
+    #[cfg(feature = "script")]
+    let outside = scripts_from_outside(bare)?;
     let count = inside.count_function(function)?;
     println!("counted               {:+6.2} ns", call() - bare);
     drop(count);
@@ -97,7 +123,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let probe = inside.around_function(function, |_| (), |_, ()| {})?;
     println!("at both ends          {:+6.2} ns", call() - bare);
     drop(probe);
-    scripts(inside, bare)?;
+    #[cfg(feature = "script")]
+    scripts(inside, bare, &outside)?;
     // SAFETY: both are alike.
     let replacement = unsafe { inside.replace(function, other as *const ()) }?;
     println!("another function      {:+6.2} ns", call() - bare);

@@ -52,7 +52,7 @@
 //! - A handler comes back: one that leaves by `longjmp` or ends its thread keeps what was taken out meanwhile until the thread has ended.
 //! - A library stays loaded while a function of it is probed. What is loaded in its place is not touched.
 //! - The functions of Rust's own libraries in the program that has this crate, and the dynamic loader's, are left alone.
-//! - Handlers of signals that interrupt a handler, or the code around it, see that code, and their walks of the stack end there. They pass calls that are
+//! - Handlers of signals that interrupt a handler, a script's body, or the code around either, see that code, and their walks of the stack end there. They pass calls that are
 //!   followed.
 //! - A thread is not to be cancelled (`pthread_cancel`) while it is in a handler.
 //! - Where calls are timed ([`Inside::latency`]), `dl_iterate_phdr` and `_dl_find_object` of the C library get a jump for good. Where none can be written, as no address suits it,
@@ -73,6 +73,7 @@
 //! | `counts` | where are calls counted that have no handler? |
 //! | `times` | how are they timed, and what are unwinders told of it? |
 //! | `detours` | how is the code made that does either? |
+//! | `scripts` | how does a script of the probe language run here? |
 //! | `call` | what does a handler see, and what can it change? |
 //! | `points` | which calls are under way whose return has a handler? |
 //! | `object` | where do unwinders find those? |
@@ -145,7 +146,7 @@ pub struct Inside(());
 
 impl Inside {
     /// The same, where a seccomp filter is known to let `membarrier`, `mmap` and writing to `/proc/self/mem` pass; for handlers at returns also
-    /// `memfd_create`, `process_vm_readv` and `mincore`, for counts `madvise`, and for latencies that, `mprotect`, `munlock` and `prctl`.
+    /// `memfd_create`, `process_vm_readv` and `mincore`, for counts `madvise`, for scripts also `process_vm_readv`, `ftruncate`, `fallocate` and `lseek`, and for latencies that, `mprotect`, `munlock` and `prctl`.
     ///
     /// # Errors
     /// As [`inside`].
