@@ -16,7 +16,7 @@ mod part;
 mod running;
 mod source;
 
-use crate::site::{self, Link, Site};
+use crate::site::{self, Linked};
 use crate::{Error, Inside};
 use running::Running;
 use std::fmt;
@@ -135,7 +135,7 @@ struct Started {
     functions: usize,
     skipped: Vec<Skipped>,
     warnings: String,
-    links: Vec<(&'static Site, Link)>,
+    links: Vec<Linked>,
 }
 
 /// A script that runs on its own process, until this is stopped or dropped.
@@ -261,7 +261,10 @@ impl Drop for Script {
         let stop = move |ours: &mut ours::Ours| {
             let ours::Ours { scripts, parts } = ours;
             // Nobody is told what came of it.
-            Ok(drop(scripts.remove(&number).map(|running| running.stop(parts))))
+            if let Some(running) = scripts.remove(&number) {
+                running.stop(parts)?;
+            }
+            Ok(())
         };
         if ours::is_here() {
             _ = ours::post(move |ours| _ = ours::guarded(|| stop(ours)));

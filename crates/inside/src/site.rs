@@ -110,6 +110,10 @@ pub(crate) struct Link {
     pub follows: bool,
 }
 
+/// A function that goes by one.
+#[cfg(feature = "script")]
+pub(crate) type Linked = (&'static Site, Link);
+
 impl PartialEq for Link {
     fn eq(&self, other: &Self) -> bool {
         self.detour == other.detour
@@ -713,7 +717,7 @@ impl All {
         &mut self,
         all: &[(&Found, bool)],
         mut make: impl FnMut(&mut Timing, &mut Arenas, &Memory, usize) -> Result<Link, Error>,
-    ) -> Result<Vec<Result<(&'static Site, Link), Error>>, Error> {
+    ) -> Result<Vec<Result<Linked, Error>>, Error> {
         let memory = Memory::open()?;
         for (found, _) in all.iter().filter(|(_, follows)| *follows) {
             self.tell(&memory, &found.told)?;
@@ -728,14 +732,13 @@ impl All {
             site.direct();
             Ok((site, link))
         };
-        let results: Vec<Result<(&'static Site, Link), Error>> =
-            all.iter().enumerate().map(&mut add).collect();
-        let links: Vec<(&'static Site, Link)> = results.iter().flatten().copied().collect();
+        let results: Vec<Result<Linked, Error>> = all.iter().enumerate().map(&mut add).collect();
+        let links: Vec<Linked> = results.iter().flatten().copied().collect();
         let sites: Vec<Result<&'static Site, Error>> =
             results.into_iter().map(|result| result.map(|linked| linked.0)).collect();
         let of = |site: &'static Site| links.iter().filter(move |one| std::ptr::eq(one.0, site)).copied();
         let settled = self.settled(sites, |this, sites| {
-            let undone: Vec<(&'static Site, Link)> = sites.iter().flat_map(|site| of(site)).collect();
+            let undone: Vec<Linked> = sites.iter().flat_map(|site| of(site)).collect();
             this.unlink(&undone);
         })?;
         let mut linked = links.iter();
@@ -753,7 +756,7 @@ impl All {
     }
 
     /// Has them go there no longer.
-    pub fn unlink(&mut self, links: &[(&'static Site, Link)]) {
+    pub fn unlink(&mut self, links: &[Linked]) {
         for (site, link) in links {
             site.links().retain(|one| one != link);
             site.direct();

@@ -18,7 +18,7 @@ pub struct Own {
 
 impl Own {
     /// From now on.
-    pub fn new() -> Self {
+    pub fn now() -> Self {
         Self { began: clock_ns(libc::CLOCK_BOOTTIME), drawn: 0, random: RandomState::new() }
     }
 }

@@ -9,7 +9,7 @@ use super::part::{Number, Origin, Parts};
 use super::source::{self, Ready};
 use super::{Losses, Results, ScriptOptions, Started};
 use crate::find::{self, Probed};
-use crate::site::{self, Link, Site};
+use crate::site::{self, Linked};
 use crate::{Error, sorted};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(super) struct Running {
 
 struct Armed {
     part: Option<Number>,
-    links: Vec<(&'static Site, Link)>,
+    links: Vec<Linked>,
 }
 
 struct Ended {
@@ -107,7 +107,7 @@ impl Running {
         let mut running = Self {
             machine,
             names,
-            own: Own::new(),
+            own: Own::now(),
             store,
             rings,
             layout: native.layout.clone(),
@@ -196,12 +196,7 @@ impl Running {
     }
 
     /// Puts the probes in.
-    fn arm(
-        &mut self,
-        parts: &mut Parts,
-        number: Number,
-        wanted: &mut Wanted,
-    ) -> Result<Vec<(&'static Site, Link)>, Error> {
+    fn arm(&mut self, parts: &mut Parts, number: Number, wanted: &mut Wanted) -> Result<Vec<Linked>, Error> {
         let Wanted { probed, skipped } = wanted;
         let part = parts.get(number);
         site::alone(|all| {

@@ -97,7 +97,7 @@ impl<'t> Course<'t> {
             store.lock().unwrap_or_else(PoisonError::into_inner).set_clock(&map);
         }
         let (streams, begun) = (Streams::open(text)?, Default::default());
-        Ok(Self { text, machine, names, own: Own::new(), store, streams, begun, attached, suite })
+        Ok(Self { text, machine, names, own: Own::now(), store, streams, begun, attached, suite })
     }
 
     /// Lets the machine do something, with all that it needs.

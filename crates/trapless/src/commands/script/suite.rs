@@ -57,7 +57,7 @@ impl Suite {
         let maps = Tables::new(&compiled.program);
         let machine =
             Machine::new(compiled.program, compiled.messages, begins, printed).map_err(Error::other)?;
-        Ok(Self { machine, names, probes, streams: Streams::open(text)?, own: Own::new(), maps })
+        Ok(Self { machine, names, probes, streams: Streams::open(text)?, own: Own::now(), maps })
     }
 
     /// Lets the machine do something, and prints.
