@@ -154,7 +154,7 @@ impl Inside {
     /// # if !trapless_inside::is_possible() || matches!(trapless_inside::inside(), Err(trapless_inside::Error::Seccomp)) { return Ok(()); }
     /// let script = trapless_inside::inside()?.script("uprobe:libc:getppid { @calls = count(); }")?;
     /// std::os::unix::process::parent_id();
-    /// assert_eq!(script.results()?.text, "\n@calls: 1\n");
+    /// assert_eq!(script.results()?.text, "@calls: 1\n");
     /// script.stop()?;
     /// # Ok::<(), trapless_inside::Error>(())
     /// ```

@@ -1,7 +1,7 @@
 //! Scripts: what is done with one.
 //!
 //! A text becomes a [`Compiled`](trapless_script::lower::Compiled) script ([`load`]). Its probes that need no target run in this process
-//! ([`own`]), under a [course](mod@course) that says when what happens, and prints.
+//! ([`trapless_running::own`]), under a [course](mod@course) that says when what happens, and prints.
 
 mod bounds;
 mod collector;
