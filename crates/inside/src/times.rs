@@ -192,22 +192,27 @@ pub(crate) fn may_read_clock() -> Result<(), Error> {
 /// How far below the libraries memory is mapped. Nearer to them jumps look for addresses that they can lead to, and few suit some of them.
 const BELOW: u64 = 64 << 30;
 
-/// Memory that is all 0, and takes as much as is used of it.
-pub(crate) fn map(size: u64) -> Result<u64, Error> {
-    const WHAT: &str = "memory for calls that are timed";
+/// Where so much memory is asked for: below what was asked for before.
+pub(crate) fn far(size: u64) -> *mut std::ffi::c_void {
     static LOWEST: AtomicU64 = AtomicU64::new(0);
     let near = match LOWEST.load(Ordering::Relaxed) {
         0 => (libc::mmap as *const () as u64).saturating_sub(BELOW),
         lowest => lowest,
     };
     let place = near.saturating_sub(size) & !(PAGE - 1);
+    LOWEST.store(place, Ordering::Relaxed);
+    std::ptr::without_provenance_mut(place as usize)
+}
+
+/// Memory that is all 0, and takes as much as is used of it.
+pub(crate) fn map(size: u64) -> Result<u64, Error> {
+    const WHAT: &str = "memory for calls that are timed";
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let length = size as usize;
     // SAFETY: it is mapped where nothing is, and nobody has it yet.
     unsafe {
         // Elsewhere, if something is there.
-        let place = std::ptr::without_provenance_mut(place as usize);
-        let start = libc::mmap(place, length, libc::PROT_NONE, flags, -1, 0);
+        let start = libc::mmap(far(size), length, libc::PROT_NONE, flags, -1, 0);
         if start == libc::MAP_FAILED {
             return Err(Error::last(WHAT));
         }
@@ -219,9 +224,7 @@ pub(crate) fn map(size: u64) -> Result<u64, Error> {
             libc::munmap(start, length);
             return Err(error);
         }
-        let start = start.expose_provenance() as u64;
-        LOWEST.store(start, Ordering::Relaxed);
-        Ok(start)
+        Ok(start.expose_provenance() as u64)
     }
 }
 

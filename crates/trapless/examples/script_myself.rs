@@ -15,6 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     "#;
     let options = ScriptOptions::default().output(std::io::stderr());
     let script = trapless::inside()?.script_with(text, options)?;
+    for left_alone in script.skipped() {
+        eprintln!("{} is left alone: {}", left_alone.function, left_alone.why.reason);
+    }
     for name in ["/etc/passwd", "/etc/hosts", "/etc/passwd"] {
         println!("{name} has {} bytes", std::fs::read(name).map_or(0, |bytes| bytes.len()));
     }

@@ -13,7 +13,7 @@ use crate::detours::Detours;
 use crate::find::Probed;
 use crate::patch::Memory;
 use crate::site::Link;
-use crate::times::{BLOCKS, SIZES, Timing, map};
+use crate::times::{BLOCKS, SIZES, Timing, far, map};
 use crate::{Error, counts, own};
 use bytemuck::Zeroable;
 use std::ffi::c_void;
@@ -337,7 +337,7 @@ fn shared(size: u64) -> Result<(NonNull<u8>, File), Error> {
     // SAFETY: it is mapped where nothing is, and nobody has it yet.
     unsafe {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        let start = libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, fd, 0);
+        let start = libc::mmap(far(size), length, libc::PROT_NONE, flags, fd, 0);
         if start == libc::MAP_FAILED {
             return Err(Error::last(WHAT));
         }
@@ -357,7 +357,7 @@ fn code(size: u64) -> Result<u64, Error> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let (length, rights) = (size.next_multiple_of(PAGE) as usize, libc::PROT_READ | libc::PROT_EXEC);
     // SAFETY: it is mapped where nothing is.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, -1, 0) };
+    let start = unsafe { libc::mmap(far(length as u64), length, rights, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(Error::last("memory for a script's code"));
     }
