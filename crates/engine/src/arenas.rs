@@ -54,6 +54,8 @@ pub(crate) struct Piece {
     pub kept: i16,
     /// How its function signs it ([`trapless_wire::JournalSite::signs`]).
     pub signs: u16,
+    /// Where calls of the original arrive, of a function that is replaced.
+    pub original: Option<u64>,
     /// The places of its displaced instructions: original address, address of the copy.
     pub places: Vec<(u64, u64)>,
     /// What is served, of a site that traps.
@@ -234,9 +236,8 @@ impl<'m> Drawing<'_, 'm> {
     /// The routine of a site at which a library is loaded, for the address `at`.
     fn loader(&self, site: &PlannedSite<'m>, at: u64) -> Result<Option<Vec<u8>>, Refusal> {
         let Some(LivePatch::Load(load)) = site.request.live_patch else { return Ok(None) };
-        let inside = self.isa(site).inside().ok_or(trapless_isa::Reason::NoReplacement)?;
         let loader = load.loader(site.displaced.start, self.script.shared);
-        Ok(Some(inside.loader(&loader, at)?))
+        Ok(Some(self.isa(site).loader(&loader, at)?))
     }
 
     /// The template of a kind, if there is one.

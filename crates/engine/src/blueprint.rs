@@ -223,8 +223,8 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let (patches, piece) = patched?;
             let parts = site.changed().zip(&patches);
             let pointer = site.pointer().map(|(pointer, function)| {
-                let copy = piece.copy_of(site.displaced.start).ok_or(Refusal::Modified)?;
-                Ok::<_, Refusal>((pointer.at, function.to_le_bytes(), copy.to_le_bytes()))
+                let original = piece.original.ok_or(Refusal::Modified)?;
+                Ok::<_, Refusal>((pointer.at, function.to_le_bytes(), original.to_le_bytes()))
             });
             let pointer = pointer.transpose()?;
             let pointer = pointer.iter().map(|(address, original, patched)| Write {

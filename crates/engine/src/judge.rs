@@ -105,7 +105,7 @@ impl<'m> Judge<'_, 'm> {
     /// It is none that calls alone arrive at, or the instruction set has not the code.
     fn ways_of_live_patch(&self, request: &Request<'m>) -> Result<&'static [Mechanism], Refusal> {
         let machine = self.modules[request.module].machine;
-        if machine.isa().inside().is_none() || request.role != Role::Whole {
+        if !machine.isa().replaces() || request.role != Role::Whole {
             return Err(Reason::NoReplacement.into());
         }
         lets_change(self.modules, request)?;

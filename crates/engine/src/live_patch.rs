@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use trapless_isa::inside::Vectors;
 use trapless_isa::loader::{
-    LOAD_ADDRESS, LOAD_HANDLE, LOAD_LENGTH, LOAD_MOST_TEXT, LOAD_PASSED, LOAD_STAGE, LOAD_TEXT, Loader, Stage,
+    Beyond, LOAD_ADDRESS, LOAD_CALLER, LOAD_HANDLE, LOAD_LENGTH, LOAD_MOST_TEXT, LOAD_PASSED, LOAD_STAGE,
+    LOAD_TEXT, Loader, Stage,
 };
 use trapless_process::LongVectors;
 use trapless_wire::{Header, PAGE, Words, WordsMut};
@@ -32,6 +33,8 @@ pub enum LivePatch {
 pub struct Replacement {
     /// Its address.
     pub with: u64,
+    /// What calls it, where callers need something back ([`trapless_isa::loader::Caller`]).
+    pub caller: Option<u64>,
     /// What is to lead to the original.
     pub original: Option<Pointer>,
 }
@@ -59,11 +62,13 @@ pub struct Load {
     /// `pthread_setcancelstate`, if there is one.
     pub cancel: Option<u64>,
     /// What the processor has beyond the low 128 bits of its vector registers.
-    pub vectors: Option<Vectors>,
+    pub beyond: Beyond,
     /// The library's path, as the process sees it. Without zeros.
     pub path: Vec<u8>,
     /// The name of the function that is looked for. Without zeros.
     pub symbol: Vec<u8>,
+    /// The library of what calls the function, if that has to be loaded, too.
+    pub caller: Option<Vec<u8>>,
     /// Code that a thread may not be in while it loads.
     pub apart: Vec<Apart>,
     /// The process's unwind tables ([`trapless_wire::unwind`]), by which frames are told from what calls have left behind; none where they are
@@ -109,11 +114,14 @@ pub enum Passed {
     /// It could not be looked at.
     #[error("the thread's memory could not be read")]
     Unread,
+    /// The processor was in another mode than functions of libraries run in.
+    #[error("the thread had the processor's streaming mode or its matrix (SME) on")]
+    Streaming,
 }
 
 impl Passed {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Handler,
         Self::Loader,
         Self::Allocator,
@@ -122,6 +130,7 @@ impl Passed {
         Self::Depth,
         Self::Child,
         Self::Unread,
+        Self::Streaming,
     ];
 
     /// Where it is counted, from the beginning of the words.
@@ -130,16 +139,17 @@ impl Passed {
     }
 }
 
-/// How code saves the vectors of this machine, beyond 128 bits, if there is anything.
+/// What code saves of the vectors of this machine beyond 128 bits.
 ///
 /// # Errors
 /// Nobody knows how they are saved.
-pub fn vectors() -> Result<Option<Vectors>, EngineError> {
+pub fn vectors() -> Result<Beyond, EngineError> {
     match trapless_process::vectors() {
-        trapless_process::Vectors::Short => Ok(None),
+        trapless_process::Vectors::Short => Ok(Beyond::Nothing),
         trapless_process::Vectors::Long(LongVectors { components, tells_use }) => {
-            Ok(Some(Vectors { components, tells_use }))
+            Ok(Beyond::Components(Vectors { components, tells_use }))
         }
+        trapless_process::Vectors::Scalable => Ok(Beyond::Scalable),
         trapless_process::Vectors::Unknown => {
             Err(EngineError::Unsupported("the vector registers of this machine cannot be saved"))
         }
@@ -156,9 +166,9 @@ impl Load {
 
     /// The routine, for a thread that goes on at `way`, with its words at `words`.
     pub(crate) fn loader(&self, way: u64, words: u64) -> Loader<'_> {
-        let &Self { open, find, error, errno, cancel, vectors, .. } = self;
-        let (path, symbol) = (&self.path, &self.symbol);
-        Loader { vectors, way, words, open, find, error, errno, cancel, path, symbol }
+        let &Self { open, find, error, errno, cancel, beyond, .. } = self;
+        let (path, symbol, caller) = (&self.path, &self.symbol, self.caller.as_deref());
+        Loader { caller, beyond, way, words, open, find, error, errno, cancel, path, symbol }
     }
 }
 
@@ -210,6 +220,12 @@ impl LoadMemory {
             0 => Loaded::Failed { text: self.text(), is_loaded: self.word(LOAD_HANDLE) != 0 },
             address => Loaded::At(address),
         }
+    }
+
+    /// Where the process says that it has what calls the function; 0 where nothing was loaded for that.
+    #[must_use]
+    pub fn caller(&self) -> u64 {
+        self.word(LOAD_CALLER)
     }
 
     fn text(&self) -> String {

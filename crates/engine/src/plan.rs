@@ -152,8 +152,10 @@ impl<'m> PlannedSite<'m> {
     /// What the probe does.
     pub fn payload(&self) -> Payload {
         if let Some(LivePatch::Replace(replacement)) = self.request.live_patch {
-            let hook = Hook::Replace(trapless_isa::Function::at(replacement.with));
-            return Payload { hooks: Steps::of([hook]), ..Payload::default() };
+            let at = trapless_isa::Function::at;
+            let caller = replacement.caller.map(|caller| Hook::CalledBy(at(caller)));
+            let hooks = Steps::some_of([Some(Hook::Replace(at(replacement.with))), caller]);
+            return Payload { hooks, ..Payload::default() };
         }
         let Clauses { entry, at_return, .. } = self.request.clauses;
         let Wanted { run_entry, run_return, .. } = self.request.wanted;

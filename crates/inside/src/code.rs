@@ -8,6 +8,7 @@ use crate::patch::Memory;
 use std::sync::atomic::AtomicU64;
 use trapless_isa::Machine;
 use trapless_isa::inside::{Inside, Vectors};
+use trapless_isa::loader::Beyond;
 use trapless_process::{Mappings, Process, RemoteAddr};
 
 /// The code of this machine; `None`: it has none for this.
@@ -167,5 +168,8 @@ impl Arenas {
 
 /// What the processor has beyond the low halves of vector registers, as far as the kernel saves it.
 pub(crate) fn vectors() -> Option<Vectors> {
-    trapless_engine::vectors().ok().flatten()
+    match trapless_engine::vectors() {
+        Ok(Beyond::Components(vectors)) => Some(vectors),
+        Ok(Beyond::Nothing | Beyond::Scalable) | Err(_) => None,
+    }
 }

@@ -4,7 +4,7 @@
 //! it follows there in [`memory`].
 
 use crate::body::{Extra, Runs, Takes};
-use crate::{Displaced, Operand, Payload, Reason, frames::Point};
+use crate::{Displaced, Hook, Operand, Payload, Reason, frames::Point};
 use alloc::{string::String, vec::Vec};
 
 pub mod gate;
@@ -73,11 +73,12 @@ impl DetourRequest<'_> {
 
     /// Whether another function can be called instead, if one is to be: the site is the entry of a whole one, nothing of which has run, and
     /// nothing else is done there.
-    pub(crate) fn lets_replace(&self, bits: u32) -> bool {
+    pub(crate) fn lets_replace(&self) -> bool {
         let DetourRequest { site, displaced, payload, .. } = self;
-        let only = payload.hooks.iter().count() == 1 && payload.needs_no_thread();
+        let others = payload.hooks.iter().filter(|hook| !matches!(hook, Hook::CalledBy(_)));
+        let only = others.count() == 1 && payload.needs_no_thread();
         let is_entry = site.address == site.function && displaced.start >= site.address;
-        payload.replaced_by().is_none() || bits == 64 && only && is_entry
+        payload.replaced_by().is_none() || only && is_entry
     }
 }
 
@@ -103,6 +104,8 @@ pub struct Detour {
     pub places: Vec<(u64, u32)>,
     /// Offset of the address to which a followed call returns.
     pub return_point: Option<u32>,
+    /// Offset of where calls of the original arrive that go by an address, of a function that is replaced.
+    pub original: Option<u32>,
     /// What its instructions stand for, for unwinders; empty where nobody asks or the instruction set does not tell.
     pub frames: Vec<Point>,
     /// Comments for `explain`, by offset.

@@ -22,7 +22,7 @@
 //! later. So where one of them begins inside of the jump, the jump's byte is one that traps, and whoever comes there is sent on to that
 //! instruction's copy. The bytes say where the jump leads, so the pad has to be there.
 
-use crate::{Displaced, Reason, loader::Loader};
+use crate::{Displaced, Reason};
 use alloc::vec::Vec;
 
 /// What is saved of a thread that came to a probe, on its own stack, for the dispatcher to look at and to change.
@@ -157,12 +157,6 @@ pub trait Inside: Sync {
     /// # Errors
     /// What is known of them is out of their reach.
     fn points(&self, ends: &Ends, at: u64, table: u64) -> Result<Points, Reason>;
-
-    /// The routine that loads a library, for the address `at`, where it begins; and whatever it needs.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    fn loader(&self, loader: &Loader<'_>, at: u64) -> Result<Vec<u8>, Reason>;
 
     /// A pad at the address `at` that goes where the word at `slot` says.
     ///

@@ -406,6 +406,26 @@ pub trait Isa: Sync {
         Err(Reason::NotImplemented)
     }
 
+    /// The routine that loads a library, for the address `at`, where it begins; and whatever it needs. It has room wherever a detour of the same
+    /// module has.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn loader(&self, _loader: &loader::Loader<'_>, _at: u64) -> Result<Vec<u8>, Reason> {
+        Err(Reason::NoReplacement)
+    }
+
+    /// The code by which functions are called instead of others, where callers need something back that only such code gives them
+    /// ([`Hook::CalledBy`]): for the address `at`, with its table at `table`. It works wherever both are moved together.
+    fn caller(&self, _at: u64, _table: u64) -> Option<loader::Caller> {
+        None
+    }
+
+    /// Whether there is one, and detours that lead to other functions ([`Hook::Replace`]).
+    fn replaces(&self) -> bool {
+        false
+    }
+
     /// The code for probes in one's own process; `None` where there is none.
     fn inside(&self) -> Option<&'static dyn inside::Inside> {
         None

@@ -12,11 +12,13 @@
 //! | [`LOAD_HANDLE`] | what `dlopen` has given |
 //! | [`LOAD_ADDRESS`] | what `dlsym` has given |
 //! | [`LOAD_LENGTH`] | bytes of what `dlerror` has said, where one of them gave nothing; then these, from [`LOAD_TEXT`] on |
+//! | [`LOAD_CALLER`] | the same of [`CALLER`] |
 //! | [`LOAD_PASSED`] | how many calls were let pass, for each reason: whoever sends threads there counts them |
 //!
 //! All of them are the program's to change. Who reads them believes nothing of it.
 
 use crate::inside::Vectors;
+use alloc::vec::Vec;
 
 /// Offset of the stage.
 pub const LOAD_STAGE: u32 = 0;
@@ -26,6 +28,8 @@ pub const LOAD_HANDLE: u32 = 8;
 pub const LOAD_ADDRESS: u32 = 16;
 /// Offset of the length of the text.
 pub const LOAD_LENGTH: u32 = 24;
+/// Offset of the address of what calls functions that replace others ([`Caller`]).
+pub const LOAD_CALLER: u32 = 32;
 /// Offset of the numbers of calls that were let pass.
 pub const LOAD_PASSED: u32 = 64;
 /// Offset of the text.
@@ -54,11 +58,40 @@ impl Stage {
     }
 }
 
+/// The name by which a [`Caller`] is exported from a library of its own. Without zeros.
+pub const CALLER: &str = "trapless_call";
+
+/// The name of the memory that this library is in.
+pub const CALLER_MEMORY: &str = "trapless-call";
+
+/// Code that calls a function instead of another one, and gives callers back what only the other one's file would have left them. Calls that are under
+/// way return to it, whatever has become of the detours that led there. So it is in a library of its own, which stays, with a table for unwinders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The code.
+    pub code: Vec<u8>,
+    /// A table for unwinders (`.eh_frame`), with an end.
+    pub unwind: Vec<u8>,
+    /// Offset of its entry.
+    pub entry: u32,
+}
+
+/// What vector registers have beyond their low 128 bits, which the routine always saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// Nothing.
+    Nothing,
+    /// State components of x86.
+    Components(Vectors),
+    /// Vectors of a length that the program tells, and predicates (SVE).
+    Scalable,
+}
+
 /// What the routine does. Addresses are the target's.
 #[derive(Clone, Copy, Debug)]
 pub struct Loader<'a> {
-    /// As [`crate::inside::Handling::vectors`].
-    pub vectors: Option<Vectors>,
+    /// What is saved of vector registers beside their low 128 bits.
+    pub beyond: Beyond,
     /// Where the thread goes on.
     pub way: u64,
     /// Address of the words.
@@ -73,6 +106,8 @@ pub struct Loader<'a> {
     pub errno: u64,
     /// `int pthread_setcancelstate(int, int *)`, if there is one: a thread that is to be cancelled is not while it loads.
     pub cancel: Option<u64>,
+    /// The library of the [`Caller`] that is to be loaded ahead of the other, if one is.
+    pub caller: Option<&'a [u8]>,
     /// The library's path, for `dlopen`. Without zeros.
     pub path: &'a [u8],
     /// The function's name, for `dlsym`. Without zeros.

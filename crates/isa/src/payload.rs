@@ -135,8 +135,10 @@ pub enum Hook {
     /// Wait until a tool has looked ([`crate::detour::gate`]).
     Gate,
     /// Go on at this function instead. It is entered as this one was, by whoever called that, and the displaced instructions are run by nobody
-    /// but those who ask for the original by the address of their copy.
+    /// but those who call the original by its address ([`crate::Detour::original`]).
     Replace(Function),
+    /// That function is called by the code at this address ([`crate::loader::Caller`]), where callers need something back.
+    CalledBy(Function),
 }
 
 /// Address of a function that is called instead. It is in two halves: steps are aligned as their offsets are, and lists of them stay small.
@@ -304,10 +306,22 @@ impl Payload {
         }
     }
 
+    /// What calls that, if anything does.
+    pub(crate) fn called_by(&self) -> Option<u64> {
+        self.hooks.iter().find_map(|hook| match hook {
+            Hook::CalledBy(function) => Some(function.address()),
+            _ => None,
+        })
+    }
+
     /// Whether nothing is done that needs a thread. One that begins there needs no memory yet.
     pub(crate) fn needs_no_thread(&self) -> bool {
-        let needs_none =
-            |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate | Hook::Replace(_));
+        let needs_none = |hook| {
+            matches!(
+                hook,
+                Hook::Share(_) | Hook::Signal(_) | Hook::Gate | Hook::Replace(_) | Hook::CalledBy(_)
+            )
+        };
         let only = self.entry.is_empty() && self.followed.is_none();
         only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
     }

@@ -259,8 +259,8 @@ pub enum Reason {
     /// The bodies that are asked for change what a call does, which this detour cannot.
     #[error("what a call does is changed at entries and returns of functions of C's convention alone")]
     NoChanges,
-    /// Another function is called in place of a whole one alone, at its entry, with nothing else done there; and not on every machine.
-    #[error("it cannot be replaced here: that is done at entries of functions, on x86-64 alone")]
+    /// Another function is called in place of a whole one alone, at its entry, with nothing else done there; and not in 32-bit programs.
+    #[error("it cannot be replaced here: that is done at entries of functions of 64-bit programs")]
     NoReplacement,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]

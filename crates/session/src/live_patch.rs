@@ -13,6 +13,7 @@
 //! of what it held keeps our memory, as any word does that leads there. A function has one of its own: whoever is between its entry and where it
 //! reads the pointer when it is taken back would call what another one's led to.
 
+mod caller;
 mod error;
 mod library;
 mod loader;
@@ -34,8 +35,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use trapless_engine::admit::Runtime;
 use trapless_engine::{Load, LoadMemory, Loaded, Pointer, Refusal, Replacement};
-use trapless_isa::Mechanism;
 use trapless_isa::loader::Stage;
+use trapless_isa::{Isa, Machine, Mechanism};
 use trapless_process::{Process, RemoteAddr, Seccomp, StopOptions};
 
 /// What catches a thread at a function, best first.
@@ -69,6 +70,8 @@ pub struct LivePatch<'a> {
 pub struct InProcess {
     /// Address of the function.
     pub function: u64,
+    /// What calls it, where callers need something back.
+    pub caller: Option<u64>,
     /// The pointer to the original, if there is one.
     pub pointer: Option<Pointer>,
     /// Calls that were let pass before, since nothing can be loaded in them.
@@ -91,8 +94,8 @@ impl<'a> LivePatch<'a> {
         if process.is_32bit() {
             return Err(LivePatchError::Narrow(pid).into());
         }
-        let machine = trapless_isa::Machine::beside(false);
-        if machine.isa().inside().is_none() {
+        let machine = Machine::beside(false);
+        if !machine.isa().replaces() {
             return Err(LivePatchError::Machine(machine.name()).into());
         }
         let site = only_function(process, images, spec)?;
@@ -109,7 +112,9 @@ impl<'a> LivePatch<'a> {
         let path = library.path_in(process)?;
         let load = loader::load(process, images, &path, &library)?;
         let this = Self { process, images, site, function, library, path, load, options };
-        let replacement = Replacement { with: function, original: None };
+        // Where what calls it will be is not known yet.
+        let caller = this.isa().caller(0, 0).map(|_| function);
+        let replacement = Replacement { with: function, caller, original: None };
         this.judge(trapless_engine::LivePatch::Replace(replacement), &LEADING)?;
         this.judge(trapless_engine::LivePatch::Load(this.load.clone()), &CATCHING)?;
         Ok(this)
@@ -138,6 +143,10 @@ impl<'a> LivePatch<'a> {
     /// The library.
     pub fn library(&self) -> &Library {
         &self.library
+    }
+
+    fn isa(&self) -> &'static dyn Isa {
+        Machine::beside(false).isa()
     }
 
     fn sites(&self) -> Sites {
@@ -208,7 +217,10 @@ impl<'a> LivePatch<'a> {
         };
         let (pid, path) = (self.process.pid().0, self.path.clone());
         match loaded {
-            Loaded::At(address) => Ok(InProcess { passed, ..self.found(address)? }),
+            Loaded::At(address) => Ok(InProcess { passed, ..self.found(address, memory.caller())? }),
+            Loaded::Failed { text, .. } if self.load.caller.is_some() && memory.caller() == 0 => {
+                Err(LivePatchError::NoCaller { pid, text }.into())
+            }
             Loaded::Failed { text, is_loaded: false } => {
                 Err(LivePatchError::NotLoaded { pid, path, text }.into())
             }
@@ -272,7 +284,7 @@ impl<'a> LivePatch<'a> {
     }
 
     /// Where the library has what is needed of it, as its file and the kernel's list of mappings tell.
-    fn found(&self, address: u64) -> Result<InProcess, Error> {
+    fn found(&self, address: u64, caller: u64) -> Result<InProcess, Error> {
         let (process, library) = (self.process, &self.library);
         let images = target::images(process, &Files::default())?;
         let elsewhere = || LivePatchError::Elsewhere {
@@ -298,7 +310,12 @@ impl<'a> LivePatch<'a> {
             return Err(LivePatchError::Patched { symbol, is_itself: address == self.function }.into());
         }
         let pointer = library.pointer().map(|(name, at)| self.pointer_at(name, at.wrapping_add(bias), image));
-        Ok(InProcess { function: address, pointer: pointer.transpose()?, passed: 0 })
+        let told = self.load.caller.is_some().then_some(caller);
+        let found = caller::find(process, self.isa(), told)?;
+        if found.is_none() && self.isa().caller(0, 0).is_some() {
+            return Err(LivePatchError::NoCaller { pid: process.pid().0, text: String::new() }.into());
+        }
+        Ok(InProcess { function: address, caller: found, pointer: pointer.transpose()?, passed: 0 })
     }
 
     /// The pointer to the original, which can be written.
@@ -333,7 +350,8 @@ impl<'a> LivePatch<'a> {
     /// # Errors
     /// It could not be done when the process stood. Then it is as it was, but for the library, which stays loaded.
     pub fn arm(&self, found: &InProcess) -> Result<Session, Error> {
-        let replacement = Replacement { with: found.function, original: found.pointer };
+        let InProcess { function: with, caller, pointer: original, .. } = *found;
+        let replacement = Replacement { with, caller, original };
         let asked = self.asked(trapless_engine::LivePatch::Replace(replacement), &LEADING);
         let hold = Hold::Stop(self.options.clone());
         Session::attach(self.process, self.images, self.sites(), asked, hold)

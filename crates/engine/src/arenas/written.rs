@@ -152,6 +152,7 @@ impl<'m> Drawing<'_, 'm> {
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
             kept,
             signs,
+            original: detour.original.map(|offset| address + u64::from(offset)),
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
             rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
@@ -214,6 +215,7 @@ impl<'m> Drawing<'_, 'm> {
             return_point: 0,
             kept: NOWHERE,
             signs: 0,
+            original: None,
             places: vec![(site.displaced.start, site.displaced.start)],
             trap: Some(Box::new(TrapSite {
                 address: site.displaced.start,

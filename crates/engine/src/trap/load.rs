@@ -5,7 +5,8 @@
 //!
 //! - the frame of a signal's handler: what was interrupted may hold any lock, the loader's and the allocator's among them;
 //! - a return address into the loader or the allocator, which may have called the function while their data were half changed;
-//! - too little room below, or a stack of which it is not known how much there is.
+//! - too little room below, or a stack of which it is not known how much there is;
+//! - a mode of the processor that libraries are not compiled for.
 //!
 //! A word is taken for a return address if it leads behind a call instruction in such code. It may have been left there by a call that is long over,
 //! as the loader's own is that has started the program, in a buffer of `main`. So where there is such a word the stack is walked by the process's unwind
@@ -18,7 +19,8 @@ use crate::{Blueprint, LivePatch, Load, Passed, Region, target};
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use trapless_isa::{Flow, Isa};
+use trapless_isa::body::Convention;
+use trapless_isa::{ADDRESS_MASK, Flow, Isa};
 use trapless_process::{
     Interrupted, Mapping, Mappings, Process, ReadRange, Registers, RemoteAddr, Tid, trace::Tracer,
 };
@@ -83,6 +85,7 @@ impl<'a> Loading<'a> {
         }
         let may_load = match tracer.is_adopted(tid) {
             true => Err(Passed::Child),
+            false if tracer.is_streaming(tid) => Err(Passed::Streaming),
             false => may_load(tracer.process(), tid, registers, self.load),
         };
         match may_load {
@@ -111,6 +114,11 @@ fn may_load(process: &Process, tid: Tid, registers: &Registers, load: &Load) -> 
         return Err(Passed::Depth);
     }
     let (isa, word, apart) = (target::isa(process), process.word_size(), &load.apart);
+    // Where calls push no return address, that of this one is in a register.
+    let link = link(isa, registers);
+    if let Some(why) = link.and_then(|link| why_not_in(apart, link)) {
+        return Err(why);
+    }
     // Why it may not, if some word is what it looks like.
     let mut doubt = None;
     let mut buffer = vec![0; (PIECE + Interrupted::SPAN) as usize];
@@ -128,7 +136,7 @@ fn may_load(process: &Process, tid: Tid, registers: &Registers, load: &Load) -> 
             return Err(Passed::Handler);
         }
         for bytes in read[..length.min(PIECE as usize)].as_chunks().0 {
-            let value = u64::from_le_bytes(*bytes);
+            let value = u64::from_le_bytes(*bytes) & ADDRESS_MASK;
             let Some(why) = why_not_in(apart, value).filter(|_| doubt.is_none()) else { continue };
             if is_behind_call(process, isa, value)? {
                 doubt = Some(why);
@@ -137,7 +145,7 @@ fn may_load(process: &Process, tid: Tid, registers: &Registers, load: &Load) -> 
     }
     match doubt {
         None => Ok(()),
-        Some(doubt) => match frames(process, registers, load) {
+        Some(doubt) => match frames(process, isa, registers, load) {
             Some(frames) => frames.iter().find_map(|frame| why_not_in(apart, *frame)).map_or(Ok(()), Err),
             None => Err(doubt),
         },
@@ -150,16 +158,15 @@ fn why_not_in(apart: &[Apart], address: u64) -> Option<Passed> {
 }
 
 /// The return addresses of all frames of a thread that stands at the entry of a function; `None` where the tables do not tell of each of them.
-fn frames(process: &Process, registers: &Registers, load: &Load) -> Option<Vec<u64>> {
-    /// DWARF's numbers of the registers that a walk follows (System V ABI for x86-64, figure 3.36).
-    const RBX: u8 = 3;
-    const RBP: u8 = 6;
+fn frames(process: &Process, isa: &dyn Isa, registers: &Registers, load: &Load) -> Option<Vec<u64>> {
     let tables = Tables::new(load.unwind.as_deref()?).ok()?;
+    let convention = Convention::of(isa.machine())?;
     let start = unwind::Registers {
         pc: registers.ip_value(),
         sp: registers.sp_value(),
-        fp: registers.by_dwarf(RBP),
-        bp: registers.by_dwarf(RBX),
+        fp: registers.by_dwarf(convention.frame_pointer),
+        bp: registers.by_dwarf(convention.base_pointer),
+        link: link(isa, registers).unwrap_or(0),
         ..unwind::Registers::default()
     };
     let read = |address| {
@@ -189,6 +196,12 @@ fn frames(process: &Process, registers: &Registers, load: &Load) -> Option<Vec<u
     let callers = frames.get(1..)?;
     let is_whole = walked.ended == unwind::Ended::Outermost && callers.iter().all(is_told);
     is_whole.then(|| callers.to_vec())
+}
+
+/// The return address of a thread that stands at the entry of a function, where a register holds it.
+fn link(isa: &dyn Isa, registers: &Registers) -> Option<u64> {
+    let facts = isa.facts();
+    facts.has_link_register().then(|| registers.general(facts.link_register) & ADDRESS_MASK)
 }
 
 /// A call at the end of it returns to the address behind.

@@ -170,6 +170,10 @@ pub mod hint {
     pub const PACM: u8 = 39;
     /// `pacibsp`
     pub const PACIBSP: u8 = 27;
+    /// `autiasp`: checks what `paciasp` has signed, and takes the signature away.
+    pub const AUTIASP: u8 = 29;
+    /// `autibsp`
+    pub const AUTIBSP: u8 = 31;
     /// `bti c`
     pub const BTI_C: u8 = 34;
     /// `bti j`

@@ -100,6 +100,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if !request.lets_change() {
         return Err(Reason::NoChanges);
     }
+    if !request.lets_replace() {
+        return Err(Reason::NoReplacement);
+    }
     let start = request.displaced.start;
     let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
@@ -122,6 +125,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         comments: vec![],
     };
     let mut return_point = None;
+    let mut original_at = None;
     let mut missed = None;
     t.stands(0);
     payload.hooks.iter().try_for_each(|hook| t.hook(hook))?;
@@ -144,6 +148,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         missed = Some(label);
     } else if payload.needs().block {
         t.run_in_frame(&payload.entry)?;
+    } else if payload.replaced_by().is_some() {
+        original_at = Some(t.original());
     }
     let (displaced, copy) = (t.code.label_here(), t.code.offset());
     t.comments.push((copy, "displaced instruction"));
@@ -166,6 +172,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         code,
         places: vec![(start, copy), (request.displaced.end(), back)],
         return_point,
+        original: original_at,
         comments: t.comments.into_iter().map(|(offset, text)| (offset, text.to_string())).collect(),
     })
 }

@@ -19,11 +19,13 @@ mod frames;
 mod gate;
 mod landing;
 pub mod liveness;
+mod loader;
 mod lower;
 pub mod operands;
 mod prologue;
 pub mod record;
 pub mod relocate;
+mod replace;
 pub mod returns;
 pub mod runtime;
 mod slot;
@@ -133,6 +135,14 @@ impl Isa for AArch64 {
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         detour::detour(request)
+    }
+
+    fn loader(&self, loader: &crate::loader::Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
+        loader::make(loader, at)
+    }
+
+    fn replaces(&self) -> bool {
+        true
     }
 
     fn slot(

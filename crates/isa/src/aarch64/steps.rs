@@ -59,7 +59,7 @@ pub fn saved(payload: &Payload, additions: Additions) -> Saved {
     }
     let hooks = payload.hooks.iter().map(|hook| match hook {
         Hook::Translate(_) | Hook::Land { .. } => Eight,
-        Hook::Share(_) | Hook::Signal(_) | Hook::Gate | Hook::Replace(_) => Four,
+        Hook::Share(_) | Hook::Signal(_) | Hook::Gate | Hook::Replace(_) | Hook::CalledBy(_) => Four,
     });
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => Four,
@@ -81,7 +81,13 @@ impl Template<'_> {
                 self.stands(0);
                 Ok(())
             }
-            Hook::Share(_) | Hook::Signal(_) | Hook::Replace(_) => Err(Reason::NotImplemented),
+            Hook::Replace(function) => {
+                self.replace(function);
+                Ok(())
+            }
+            // Callers need nothing.
+            Hook::CalledBy(_) => Ok(()),
+            Hook::Share(_) | Hook::Signal(_) => Err(Reason::NotImplemented),
         }
     }
 

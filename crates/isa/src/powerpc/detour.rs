@@ -229,6 +229,7 @@ impl<'a> Template<'a> {
             code: self.asm.finish()?,
             places: self.places,
             return_point,
+            original: None,
             frames: if self.request.tells { self.points } else { Vec::new() },
             comments: self.comments,
         })

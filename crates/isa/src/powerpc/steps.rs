@@ -40,7 +40,9 @@ impl Template<'_> {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
             Hook::Gate => self.gate(),
-            Hook::Share(_) | Hook::Signal(_) | Hook::Replace(_) => Err(Reason::NotImplemented),
+            Hook::Share(_) | Hook::Signal(_) | Hook::Replace(_) | Hook::CalledBy(_) => {
+                Err(Reason::NotImplemented)
+            }
         }
     }
 

@@ -157,7 +157,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     if !request.lets_change() {
         return Err(crate::Reason::NoChanges);
     }
-    if !request.lets_replace(bits) {
+    if bits == 32 && request.payload.replaced_by().is_some() || !request.lets_replace() {
         return Err(crate::Reason::NoReplacement);
     }
     let ahead = ahead.moved(bits, request.address)?;
@@ -237,7 +237,11 @@ fn finished(
         true => pieces.frames(bits, request, &code, return_point),
         false => Vec::new(),
     };
-    Ok(Detour { code, places: pieces.places, return_point, frames, comments })
+    // No landing pad is needed there: nobody guards our memory.
+    let is_replaced = request.payload.replaced_by().is_some();
+    let is_first = |place: &&(u64, u32)| is_replaced && place.0 == request.displaced.start;
+    let original = pieces.places.iter().find(is_first).map(|place| place.1);
+    Ok(Detour { code, places: pieces.places, return_point, original, frames, comments })
 }
 
 /// The places of a detour that code or its readers refer to.

@@ -3,7 +3,7 @@
 //! A handler may use all registers that the C convention lets a function use, and a caller may know that the probed function leaves some of
 //! those alone (`-fipa-ra`); so all are kept. Of vector registers the low 128 bits always are, and what is longer where it is in use.
 
-mod loader;
+pub(super) mod loader;
 mod points;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     relocate,
 };
 use crate::inside::{Copies, Ends, Handling, Inside, Points, RETURNS, Saved, VECTOR_STRIDE, Vectors};
-use crate::{Displaced, Reason, loader::Loader};
+use crate::{Displaced, Reason};
 use alloc::vec::Vec;
 use core::mem::{offset_of, size_of};
 use iced_x86::{IcedError, code_asm::*};
@@ -102,10 +102,6 @@ impl Inside for Wide {
 
     fn points(&self, ends: &Ends, at: u64, table: u64) -> Result<Points, Reason> {
         points::make(ends, at, table)
-    }
-
-    fn loader(&self, loader: &Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
-        loader::make(loader, at)
     }
 
     fn pad(&self, at: u64, slot: u64) -> Result<Vec<u8>, Reason> {

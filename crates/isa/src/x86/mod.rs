@@ -193,6 +193,14 @@ impl Isa for X86 {
         self.bits == 64 && detour::counts_without_stack(site, displaced, stack).is_some()
     }
 
+    fn loader(&self, loader: &crate::loader::Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
+        if self.replaces() { inside::loader::make(loader, at) } else { Err(Reason::NoReplacement) }
+    }
+
+    fn replaces(&self) -> bool {
+        self.bits == 64
+    }
+
     fn inside(&self) -> Option<&'static dyn crate::inside::Inside> {
         if self.bits == 64 { Some(&inside::Wide) } else { None }
     }

@@ -49,6 +49,8 @@ impl Template<'_> {
             Hook::Signal(call) => self.signal(call),
             Hook::Gate => self.gate(),
             Hook::Replace(function) => self.replace(function),
+            // Callers need nothing.
+            Hook::CalledBy(_) => Ok(()),
         }
     }
 

@@ -145,6 +145,8 @@ fn is_same(one: &Detour, other: &Detour) -> bool {
     one.code == other.code
         && one.places == other.places
         && one.return_point == other.return_point
+        && one.original.is_none()
+        && other.original.is_none()
         && one.frames == other.frames
 }
 
@@ -367,6 +369,7 @@ impl Template {
             code,
             places: pieces.places,
             return_point: self.return_point,
+            original: None,
             frames,
             comments: Vec::new(),
         })

@@ -133,7 +133,7 @@ fn call(entry: u64, argument: u64) -> (u64, Kept, Kept) {
 
 #[test]
 fn the_routine_calls_the_loader_and_goes_on_as_if_nothing_had_happened() {
-    let inside = Machine::X86_64.isa().inside().unwrap();
+    let isa = Machine::X86_64.isa();
     let memory = Memory::new();
     memory.write(0, &FUNCTION);
     let long = vec![b'x'; 3 * LOAD_MOST_TEXT as usize];
@@ -153,7 +153,8 @@ fn the_routine_calls_the_loader_and_goes_on_as_if_nothing_had_happened() {
         *SAID.lock().unwrap() = if said.is_empty() { Vec::new() } else { [said, &[0]].concat() };
         let address_of = |function: *const ()| function.expose_provenance() as u64;
         let loader = Loader {
-            vectors: None,
+            beyond: Beyond::Nothing,
+            caller: None,
             way: memory.at(0),
             words: memory.at(WORDS),
             open: address_of(open as *const ()),
@@ -164,7 +165,7 @@ fn the_routine_calls_the_loader_and_goes_on_as_if_nothing_had_happened() {
             path: b"/lib/fix.so",
             symbol: b"slow_fixed",
         };
-        let code = inside.loader(&loader, memory.at(ROUTINE)).unwrap();
+        let code = isa.loader(&loader, memory.at(ROUTINE)).unwrap();
         memory.write(ROUTINE, &code);
         // SAFETY: the thread's own.
         unsafe { *libc::__errno_location() = 77 };

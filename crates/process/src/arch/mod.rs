@@ -43,7 +43,7 @@ pub use abi::Abi;
 pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks, vectors};
 pub(crate) use host::{
     END_OF_CALL_TAKES_ALL, HAS_32BIT, LostByCalls, OTHER_CALLS, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT,
-    Stepping, Waiting, addresses_end, narrow_end, trapped,
+    Stepping, Waiting, addresses_end, is_streaming, narrow_end, trapped,
 };
 pub use interrupted::Interrupted;
 
@@ -54,6 +54,8 @@ pub enum Vectors {
     Short,
     /// Longer ones, and what the kernel saves of them.
     Long(LongVectors),
+    /// Ones of a length that each program may choose, with predicates (SVE of arm64).
+    Scalable,
     /// Nobody here knows how they are saved.
     Unknown,
 }

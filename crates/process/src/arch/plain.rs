@@ -19,11 +19,6 @@ pub fn thread_selector() -> u16 {
     0
 }
 
-/// No code is made there that would have to know.
-pub fn vectors() -> super::Vectors {
-    super::Vectors::Unknown
-}
-
 /// Where the addresses of a program with 32 bits end, which there are none of.
 pub(crate) fn narrow_end() -> u64 {
     1 << 32

@@ -1,4 +1,4 @@
-//! System calls where they leave every register alone that is none of their own.
+//! System calls where they leave every register alone that is none of their own, and no processor has a mode beside its usual one.
 
 use crate::{Errno, Tid};
 
@@ -16,4 +16,9 @@ impl LostByCalls {
     pub fn put_back(&self, _: Tid) -> Result<(), Errno> {
         Ok(())
     }
+}
+
+/// Whether a stopped thread is in another mode: never.
+pub(crate) fn is_streaming(_: Tid) -> bool {
+    false
 }

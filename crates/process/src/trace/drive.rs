@@ -1,6 +1,7 @@
 //! Looking at a standing thread, changing it, and letting it go on.
 
 use super::{Held, Run, Tracer};
+use crate::arch::is_streaming;
 use crate::ptrace::{self, SignalInfo};
 use crate::wait::{self, OnExit};
 use crate::{Errno, Pid, Registers, RemoteAddr, StopError, Tid};
@@ -50,6 +51,11 @@ impl Tracer<'_> {
     /// [`StopError`] if it was killed.
     pub fn vector(&self, tid: Tid, number: u8) -> Result<u64, StopError> {
         Registers::read_vector(tid, number).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))
+    }
+
+    /// Whether a standing thread is in a mode of the processor that code is compiled for, and that of libraries is not (SME of arm64).
+    pub fn is_streaming(&self, tid: Tid) -> bool {
+        is_streaming(tid)
     }
 
     /// The signal that a thread told as [`TraceEvent::Signal`](super::TraceEvent::Signal) is about to get; `None` if it was killed.

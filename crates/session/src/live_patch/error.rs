@@ -33,7 +33,7 @@ pub enum LivePatchError {
     #[error("process {0} runs a 32-bit program, and functions are replaced in 64-bit programs alone")]
     Narrow(i32),
     /// Another machine.
-    #[error("functions are replaced on x86-64 alone; there is no code for {0} that would load a library")]
+    #[error("functions are replaced in 64-bit programs; there is no code for {0} that would load a library")]
     Machine(&'static str),
     /// A static program.
     #[error(
@@ -130,6 +130,16 @@ pub enum LivePatchError {
         pid: i32,
         /// As it sees it.
         path: PathBuf,
+        /// What its loader says.
+        text: String,
+    },
+    /// The library of what calls the function.
+    #[error(
+        "process {pid} could not load what brings callers their TOC pointer back, which it is given as a file in memory{}: may it make such files (memfd_create), does it see /proc, and may it run what is in memory?", said(.text)
+    )]
+    NoCaller {
+        /// The process.
+        pid: i32,
         /// What its loader says.
         text: String,
     },
@@ -265,6 +275,10 @@ fn itself(is_itself: bool) -> &'static str {
     } else {
         "is patched by another tool or probe"
     }
+}
+
+fn said(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
 fn seconds(time: Duration) -> String {

@@ -12,6 +12,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use trapless_isa::Machine;
 use trapless_process::Process;
 
 /// The most that is read of a library.
@@ -48,7 +49,7 @@ impl Library {
     /// Reads the library that `FILE:FUNCTION` names. `original`: the name of its pointer to the original, if it has one.
     ///
     /// # Errors
-    /// It is no library that could be loaded into a program for x86-64, or has no such function.
+    /// It is no library that could be loaded into a program of this machine, or has no such function.
     pub fn open(with: &str, original: Option<&str>) -> Result<Self, LivePatchError> {
         let named = || LivePatchError::Names(with.to_owned());
         let (path, function) = with.rsplit_once(':').ok_or_else(named)?;
@@ -143,18 +144,19 @@ fn read(
     function: &str,
     pointer: Option<&str>,
 ) -> Result<(Named, Vec<u8>, Option<Named>), BadLibrary> {
-    let (class, machine, kind) = match bytes {
+    let (class, data, machine, kind) = match bytes {
         [0x7f, b'E', b'L', b'F', class, data, ..] if bytes.len() >= 64 => {
             let word = |at: usize| match data {
                 2 => u16::from_be_bytes([bytes[at], bytes[at + 1]]),
                 _ => u16::from_le_bytes([bytes[at], bytes[at + 1]]),
             };
-            (*class, word(18), word(16))
+            (*class, *data, word(18), word(16))
         }
         _ => return Err(BadLibrary::NoElf),
     };
-    if (class, machine) != (elf::ELFCLASS64.0, elf::EM_X86_64.0) {
-        return Err(BadLibrary::Machine { found: machine_name(class, machine), wanted: "x86-64" });
+    let (wanted, number) = wanted();
+    if (class, data, machine) != (elf::ELFCLASS64.0, elf::ELFDATA2LSB.0, number.0) {
+        return Err(BadLibrary::Machine { found: machine_name(class, data, machine), wanted });
     }
     match elf::FileType(kind) {
         elf::ET_DYN => {}
@@ -295,13 +297,28 @@ impl<'b> Symbols<'b> {
     }
 }
 
-fn machine_name(class: u8, machine: u16) -> String {
+/// The machine of programs whose functions are replaced: the host's, in 64-bit mode.
+fn wanted() -> (&'static str, elf::Machine) {
+    let machine = Machine::beside(false);
+    let number = match machine {
+        Machine::X86_64 | Machine::I386 => elf::EM_X86_64,
+        Machine::AArch64 => elf::EM_AARCH64,
+        Machine::PowerPc64Le => elf::EM_PPC64,
+    };
+    (machine.name(), number)
+}
+
+fn machine_name(class: u8, data: u8, machine: u16) -> String {
+    let is_little = data == elf::ELFDATA2LSB.0;
     let name = match elf::Machine(machine) {
         elf::EM_X86_64 if class == elf::ELFCLASS32.0 => "x32",
         elf::EM_X86_64 => "x86-64",
         elf::EM_386 => "32-bit x86",
+        elf::EM_AARCH64 if class == elf::ELFCLASS32.0 => "arm64 with 32-bit pointers",
+        elf::EM_AARCH64 if !is_little => "big-endian arm64",
         elf::EM_AARCH64 => "arm64",
         elf::EM_ARM => "32-bit arm",
+        elf::EM_PPC64 if is_little => "powerpc64le",
         elf::EM_PPC64 => "powerpc64",
         elf::EM_RISCV => "RISC-V",
         elf::EM_S390 => "s390",

@@ -1,5 +1,6 @@
 //! The loader of a process: by which functions is a library loaded, and in which code may a thread not be meanwhile?
 
+use super::caller;
 use super::error::LivePatchError;
 use super::library::Library;
 use crate::error::Error;
@@ -8,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use trapless_engine::{Apart, Load, Passed, vectors};
+use trapless_isa::Machine;
 use trapless_process::Process;
 use trapless_symbols::{Kind, Module};
 
@@ -96,7 +98,8 @@ fn is_musl(name: &str) -> bool {
 
 /// glibc's loader, which is nothing else.
 fn is_loader(name: &str) -> bool {
-    !is_musl(name) && (name.starts_with("ld-linux") || name == "ld.so.1" || name.starts_with("ld-2."))
+    let names = ["ld-linux", "ld64.so.", "ld-2."];
+    !is_musl(name) && (name == "ld.so.1" || names.iter().any(|known| name.starts_with(known)))
 }
 
 /// The library's path for the process's loader, which takes what it has loaded by the very same one for it (glibc), though the file may have been built
@@ -119,6 +122,7 @@ pub(super) fn load(
     library: &Library,
 ) -> Result<Load, Error> {
     let pid = process.pid().0;
+    let isa = Machine::beside(process.is_32bit()).isa();
     let is_interface = |image: &&Image| has_interface(image.name()) || is_old_glibc(image.name());
     let interfaces = images.iter().filter(is_interface).map(|image| Loaded::of(process, image));
     let interfaces: Vec<Loaded<'_>> = interfaces.collect::<Result<_, _>>()?;
@@ -144,9 +148,13 @@ pub(super) fn load(
         error,
         errno: find("__errno_location")?,
         cancel,
-        vectors: vectors().map_err(Error::other)?,
+        beyond: vectors().map_err(Error::other)?,
         path: spelled(process, images, path, library),
         symbol: library.function().as_bytes().to_vec(),
+        caller: match caller::find(process, isa, None)? {
+            Some(_) => None,
+            None => caller::file(isa),
+        },
         apart: apart(process, images, &interfaces)?,
         unwind: None,
     })

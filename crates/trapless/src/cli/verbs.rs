@@ -33,7 +33,7 @@ pub enum Verb {
     ///
     /// The library is loaded by a thread of the process that calls the function, when nothing speaks against it: replace -p PID './app:slow'
     /// --with ./fix.so:slow_fixed. Calls of the function are led to the new one, and it is a function of the same type. Ctrl-C, --duration and
-    /// 'trapless detach' take it back; the library stays loaded. Programs are x86-64 and dynamically linked.
+    /// 'trapless detach' take it back; the library stays loaded. Programs are 64-bit ones and dynamically linked.
     Replace(ReplaceFlags),
     /// Show what can be probed, by which mechanism, and why not by a better one
     ///

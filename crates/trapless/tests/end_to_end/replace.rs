@@ -1,5 +1,4 @@
 //! Functions that are replaced by those of a library while the program runs, and are themselves again.
-#![cfg(target_arch = "x86_64")]
 
 use crate::support::replacing::*;
 use crate::support::schema::Schema;
@@ -302,6 +301,41 @@ extern "C" long slow_fixed(long) { throw std::logic_error("new"); }
     text::eventually_nothing_is_left(pid);
 }
 
+/// What stands at an entry by its compiler's choice: a landing pad, a signature of the return address, code that has no TOC.
+#[test]
+fn a_function_whose_entry_is_guarded_is_replaced_and_its_original_called() {
+    let power10 = || std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| told.contains("POWER10"));
+    let flag = match std::env::consts::ARCH {
+        "x86_64" => "-fcf-protection=full",
+        "aarch64" => "-mbranch-protection=pac-ret+leaf+bti",
+        "powerpc64" if power10() => "-mcpu=power10",
+        other => return trapless_testing::skip!("{other} has nothing of the kind here"),
+    };
+    let program = Program::build("guarded", PROGRAM, &["-rdynamic", "-ldl", "-falign-functions=16", flag]);
+    // The library has, and has not.
+    for flags in [&[flag][..], &[]] {
+        let fix = library("fix.so", LIBRARY, flags);
+        let mut target = program.start(&[]);
+        let pid = target.pid();
+        for (function, with, ask_for, now, then) in [
+            ("guarded:slow", "slow_fixed", "c41", "1042", "42"),
+            ("guarded:rec", "rec_fixed", "r100", "201", "100"),
+        ] {
+            let original = with.replace("fixed", "original");
+            let more = ["--original", &original];
+            let with = of(fix.path(), with);
+            let replaced =
+                while_called(&mut target, ask_for, || Replaced::by_pid_with(pid, function, &with, &more));
+            for _ in 0..10 {
+                assert_eq!(ask(&mut target, ask_for), now, "{function}");
+            }
+            assert_eq!(replaced.interrupt()["restored"], true);
+            assert_eq!(ask(&mut target, ask_for), then, "{function}");
+        }
+        text::eventually_nothing_is_left(pid);
+    }
+}
+
 #[test]
 fn a_program_of_musl_is_served_by_its_own_loader() {
     if !has("musl-gcc") {
@@ -395,7 +429,9 @@ fn the_library_does_it_too() {
     text::eventually_nothing_is_left(pid);
 }
 
-/// What a call costs beside the same call of the function itself is two jumps. Measured here so that nobody makes it more by accident.
+/// What a call costs beside the same call of the function itself is two jumps. Measured here so that nobody makes it more by accident. Other machines
+/// are emulated ones mostly.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_replaced_call_is_two_jumps() {
     const TIMED: &str = r#"

@@ -1,11 +1,13 @@
 //! Scalable vectors (SVE) of programs, of which a system call keeps no more than 128 bits: calls of ours lose nothing of them.
 #![cfg(target_arch = "aarch64")]
 
+use crate::support::replacing::{Replaced, library, of};
 use crate::support::tool::{Tool, detach, run};
 use crate::support::{Program, Target, eventually};
 use std::process::Command;
 
-/// `holds` fills all vectors and predicates, runs for a while and looks at them. `given` is called by a variant of the convention.
+/// `holds` fills all vectors and predicates, runs for a while and looks at them; so does `keeps`, and calls a function meanwhile that leaves them alone.
+/// `given` is called by a variant of the convention.
 const SOURCE: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
@@ -23,19 +25,29 @@ static uint8_t z[32 * 256], p[16 * 32], f[32];
 #define TRUE(n) "ptrue p" #n ".b\n"
 #define KEEP(n) "str p" #n ", [%2, #" #n ", mul vl]\n"
 
-__attribute__((noipa)) int holds(const char *text) {
-    unsigned long size;
-    __asm__ volatile(".arch_extension sve\n"
-        N32(FILL) N16(TRUE) "setffr\n"
-        "mov x9, #50000\n1: subs x9, x9, #1\nb.ne 1b\n"
-        N32(STORE) N16(KEEP) "rdffr p0.b\nstr p0, [%3]\ncntb %0\n"
-        : "=&r"(size) : "r"(z), "r"(p), "r"(f) : "x9", "cc", "memory" N32(CLOBBERED));
+__attribute__((noipa)) void left(void) { __asm__ volatile("nop\nnop"); }
+#define MEANWHILE(what) \
+    register uint8_t *in_z __asm__("x19") = z, *in_p __asm__("x20") = p, *in_f __asm__("x21") = f; \
+    register unsigned long size __asm__("x22"); \
+    __asm__ volatile(".arch_extension sve\n" \
+        N32(FILL) N16(TRUE) "setffr\n" what \
+        N32(STORE) N16(KEEP) "rdffr p0.b\nstr p0, [%3]\ncntb %0\n" \
+        : "=&r"(size) : "r"(in_z), "r"(in_p), "r"(in_f) : "x9", "x30", "cc", "memory" N32(CLOBBERED))
+static int differ_by(unsigned long size) {
     int differ = 0;
     for (unsigned long n = 0; n < 32; n++)
         for (unsigned long i = 0; i < size; i++) differ += z[n * size + i] != n + 1;
     for (unsigned long i = 0; i < 16 * size / 8; i++) differ += p[i] != 0xff;
     for (unsigned long i = 0; i < size / 8; i++) differ += f[i] != 0xff;
     return differ;
+}
+__attribute__((noipa)) int holds(const char *text) {
+    MEANWHILE("mov x9, #50000\n1: subs x9, x9, #1\nb.ne 1b\n");
+    return differ_by(size);
+}
+__attribute__((noipa)) int keeps(void) {
+    MEANWHILE("bl left\n");
+    return differ_by(size);
 }
 __attribute__((noipa)) int plain(const char *text) { return text[0]; }
 __attribute__((noipa)) int given(const char *text) { return text[1]; }
@@ -47,7 +59,7 @@ int main(void) {
     if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) { puts("none"); fflush(stdout); getchar(); return 0; }
     printf("ready %lx %lx %lx\n", (long)&rounds, (long)&wrong, (long)&stop);
     fflush(stdout);
-    while (!stop) { wrong += holds("some"); wrong += plain("some") != 's'; wrong += given("some") != 'o'; rounds++; }
+    while (!stop) { wrong += holds("some"); wrong += plain("some") != 's'; wrong += given("some") != 'o'; wrong += keeps(); rounds++; }
     printf("%lu\n", wrong);
     fflush(stdout);
     getchar();
@@ -113,5 +125,21 @@ fn scripts_that_read_memory_run_where_nothing_is_in_vectors() {
     let text = "uprobe:scalable:holds+4 { @n++; if (@n > 3) { exit(); } }";
     let counted = run(&["-p", &pid, "-e", text]);
     assert!(counted.code == Some(0) && counted.out.contains("@n: "), "{counted:?}");
+    finish(target);
+}
+
+/// The call at which a library is loaded is one of a function that leaves vectors alone, as its caller knows.
+#[test]
+fn what_is_in_vectors_when_a_library_is_loaded_for_a_replacement_stays() {
+    let Some((_program, target)) = start() else { return };
+    let before = target.text();
+    for round in 0..3 {
+        let source = format!("void left_fixed(void) {{ __asm__ volatile(\"nop\"); }} int round = {round};");
+        let fix = library("fix.so", &source, &["-O2"]);
+        let replaced = Replaced::by(&target, "scalable:left", &of(fix.path(), "left_fixed"), &[]);
+        run_on(&target);
+        assert_eq!(replaced.interrupt()["restored"], true);
+    }
+    before.assert_restored(target.pid());
     finish(target);
 }

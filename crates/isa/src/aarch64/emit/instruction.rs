@@ -286,6 +286,69 @@ pub const fn blr(rn: u32) -> u32 {
     0xd63f_0000 | rn << 5
 }
 
+/// `br xn`
+pub const fn br(rn: u32) -> u32 {
+    0xd61f_0000 | rn << 5
+}
+
+/// `strb wt, [xn, #offset]`
+pub const fn strb(rt: u32, rn: u32, offset: u32) -> u32 {
+    0x3900_0000 | (offset & 0xfff) << 10 | rn << 5 | rt
+}
+
+const fn vector_pair(opcode: u32, rt: u32, rt2: u32, rn: u32, offset: u32) -> u32 {
+    opcode | (offset / 16 & 0x7f) << 15 | rt2 << 10 | rn << 5 | rt
+}
+
+/// `stp qt, qt2, [xn, #offset]`, a multiple of 16 up to 1008.
+pub const fn stp_q(rt: u32, rt2: u32, rn: u32, offset: u32) -> u32 {
+    vector_pair(0xad00_0000, rt, rt2, rn, offset)
+}
+
+/// `ldp qt, qt2, [xn, #offset]`
+pub const fn ldp_q(rt: u32, rt2: u32, rn: u32, offset: u32) -> u32 {
+    vector_pair(0xad40_0000, rt, rt2, rn, offset)
+}
+
+/// `addvl xd, xn, #count`: so many lengths of a scalable vector, from -32 to 31.
+pub const fn addvl(rd: u32, rn: u32, count: i32) -> u32 {
+    0x0420_5000 | rn << 16 | (count as u32 & 0x3f) << 5 | rd
+}
+
+const fn scalable(opcode: u32, t: u32, rn: u32, place: u32) -> u32 {
+    opcode | (place >> 3 & 0x3f) << 16 | (place & 7) << 10 | rn << 5 | t
+}
+
+/// `str zt, [xn, #place, mul vl]`, a place up to 255.
+pub const fn str_z(zt: u32, rn: u32, place: u32) -> u32 {
+    scalable(0xe580_4000, zt, rn, place)
+}
+
+/// `ldr zt, [xn, #place, mul vl]`
+pub const fn ldr_z(zt: u32, rn: u32, place: u32) -> u32 {
+    scalable(0x8580_4000, zt, rn, place)
+}
+
+/// `str pt, [xn, #place, mul vl]`, in lengths of a predicate.
+pub const fn str_p(pt: u32, rn: u32, place: u32) -> u32 {
+    scalable(0xe580_0000, pt, rn, place)
+}
+
+/// `ldr pt, [xn, #place, mul vl]`
+pub const fn ldr_p(pt: u32, rn: u32, place: u32) -> u32 {
+    scalable(0x8580_0000, pt, rn, place)
+}
+
+/// `rdffr pd.b`
+pub const fn rdffr(pd: u32) -> u32 {
+    0x2519_f000 | pd
+}
+
+/// `wrffr pn.b`
+pub const fn wrffr(pn: u32) -> u32 {
+    0x2528_9000 | pn << 5
+}
+
 /// `mrs xt, nzcv`
 pub const fn mrs_flags(rt: u32) -> u32 {
     0xd53b_4200 | rt

@@ -22,16 +22,24 @@ const NOW: i32 = 2;
 /// `PTHREAD_CANCEL_DISABLE` (`pthread.h`).
 const CANCEL_DISABLE: i32 = 1;
 
-pub(super) fn make(loader: &Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
+pub(in crate::x86) fn make(loader: &Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
     let dispatcher = at + Wide.entry_length() as u64;
     let mut assembler = Assembler::new(64, dispatcher)?;
     dispatch(&mut assembler.a, loader).map_err(unencodable)?;
     let mut middle = assembler.finish()?.code().to_vec();
     middle.resize(middle.len().next_multiple_of(16), super::TRAP);
     let handling = dispatcher + middle.len() as u64;
+    if loader.caller.is_some() {
+        return Err(Reason::NoReplacement);
+    }
+    let vectors = match loader.beyond {
+        Beyond::Nothing => None,
+        Beyond::Components(vectors) => Some(vectors),
+        Beyond::Scalable => return Err(Reason::NoReplacement),
+    };
     let mut code = Wide.entry(loader.words, handling);
     code.extend(middle);
-    code.extend(Wide.handling(&Handling { dispatcher, vectors: loader.vectors }, handling)?);
+    code.extend(Wide.handling(&Handling { dispatcher, vectors }, handling)?);
     Ok(code)
 }
 

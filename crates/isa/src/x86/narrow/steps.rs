@@ -33,7 +33,7 @@ impl Narrow<'_, '_> {
             Hook::Signal(_) => self.a().ud2(),
             Hook::Gate => self.0.gate(),
             // Refused before.
-            Hook::Replace(_) => self.a().ud2(),
+            Hook::Replace(_) | Hook::CalledBy(_) => self.a().ud2(),
         }
     }
 

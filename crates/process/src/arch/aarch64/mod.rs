@@ -23,9 +23,10 @@ use abi::ABI;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-pub(crate) use scalable::LostByCalls;
+pub use scalable::vectors;
+pub(crate) use scalable::{LostByCalls, is_streaming};
 
-pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector, vectors};
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
 pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 
 /// Instructions that make system calls, beside that of the convention.

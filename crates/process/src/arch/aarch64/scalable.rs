@@ -5,8 +5,14 @@
 //!
 //! A vector length that it has asked for its next program alone (`PR_SVE_SET_VL_ONEXEC`) is not kept: the kernel tells nobody.
 
+use crate::arch::Vectors;
 use crate::ptrace;
 use crate::{Errno, Tid};
+
+/// That of this machine: the kernel lets all programs use it or none.
+pub fn vectors() -> Vectors {
+    if std::arch::is_aarch64_feature_detected!("sve") { Vectors::Scalable } else { Vectors::Short }
+}
 
 /// `NT_ARM_SVE` and `NT_ARM_SSVE` of `include/uapi/linux/elf.h`. A thread has at most one of them.
 const SETS: [usize; 2] = [0x405, 0x40b];
@@ -15,6 +21,22 @@ const HEADER: usize = 16;
 const FLAGS: usize = 12;
 /// `SVE_PT_REGS_SVE`: what follows are whole vectors. Without it, there is nothing that a call loses.
 const WHOLE: u8 = 1;
+
+/// `NT_ARM_ZA`: a header like that, and the matrix behind it where that is on.
+const MATRIX: usize = 0x40c;
+
+/// Whether a stopped thread has streaming mode or the matrix on: what it calls then is compiled for that.
+pub(crate) fn is_streaming(tid: Tid) -> bool {
+    let header = |set| {
+        let mut header = [0; HEADER];
+        matches!(ptrace::get_regset_bytes(tid, set, &mut header), Ok(HEADER)).then_some(header)
+    };
+    let is_on = header(SETS[1]).is_some_and(|header| header[FLAGS] & WHOLE != 0);
+    let has_matrix = |header: [u8; HEADER]| {
+        u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize > HEADER
+    };
+    is_on || header(MATRIX).is_some_and(has_matrix)
+}
 
 /// The sets of registers that the next system call clears, with their numbers.
 #[derive(Debug)]

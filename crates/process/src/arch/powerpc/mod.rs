@@ -15,9 +15,9 @@ use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
-pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector, vectors};
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
 pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
-pub(crate) use super::unlost::LostByCalls;
+pub(crate) use super::unlost::{LostByCalls, is_streaming};
 pub(crate) use super::waiting::Waiting;
 
 /// Instructions that make system calls, beside that of the convention: `scv 0`.
@@ -34,6 +34,11 @@ pub(crate) const POINTED_PAST: u64 = 0x8000;
 pub(crate) const fn addresses_end(page: u64) -> u64 {
     let size = if page < 1 << 16 { 1 << 46 } else { 1 << 47 };
     size - (1 << 16)
+}
+
+/// All vectors have 128 bits.
+pub fn vectors() -> super::Vectors {
+    super::Vectors::Short
 }
 
 /// The time base now, as detours read it.

@@ -18,7 +18,7 @@ pub use kernel::thread_selector;
 pub use sets::{Registers32, Registers64};
 pub use vectors::vectors;
 
-pub(crate) use super::unlost::LostByCalls;
+pub(crate) use super::unlost::{LostByCalls, is_streaming};
 pub(crate) use super::waiting::Waiting;
 pub(crate) use kernel::{addresses_end, narrow_end};
 pub(crate) use stepping::Stepping;

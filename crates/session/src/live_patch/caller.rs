@@ -1,0 +1,153 @@
+//! The library of the code that calls functions instead of others ([`trapless_isa::loader::Caller`]): the file that the process loads out of memory, and whether it
+//! has done so before.
+//!
+//! Its three segments are one piece of the file, which is mapped three times. Addresses are those in the file and a multiple of the largest page.
+
+use crate::error::Error;
+use object::elf;
+use trapless_isa::Isa;
+use trapless_isa::loader::{CALLER, CALLER_MEMORY, Caller};
+use trapless_process::{Mappings, Process, RemoteAddr};
+
+/// The largest page that kernels have.
+const APART: u64 = 1 << 16;
+
+/// Where its parts lie in the file. The first segment has headers and tables, the second the code, the third what the loader writes to.
+const HEADER: u64 = 0x200;
+const TABLE: u64 = 0x220;
+const SYMBOLS: u64 = 0x2a0;
+const STRINGS: u64 = 0x2d0;
+const HASH: u64 = 0x2f0;
+const CODE: u64 = 0x400;
+const DYNAMIC: u64 = 0x600;
+const END: u64 = 0x660;
+
+/// Where the code is in memory.
+const CODE_AT: u64 = APART + CODE;
+
+/// `sh_info` and `st_shndx` of what is in a section, whichever: there are no headers of sections.
+const SOME_SECTION: u16 = 1;
+
+/// The code, as it has to be in the library; `None`: none is needed.
+fn code(isa: &dyn Isa) -> Option<Caller> {
+    isa.caller(CODE_AT, TABLE)
+}
+
+/// The library's file; `None`: none is needed.
+pub(super) fn file(isa: &dyn Isa) -> Option<Vec<u8>> {
+    let caller = code(isa)?;
+    let mut file = vec![0; END as usize];
+    let mut put = |at: u64, bytes: &[u8]| file[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    put(0, &header());
+    let (read, run, write) = (elf::PF_R, elf::PF_R | elf::PF_X, elf::PF_R | elf::PF_W);
+    let length = END - DYNAMIC;
+    let segments = [
+        segment(elf::PT_LOAD.0, read.0, 0, 0, CODE),
+        segment(elf::PT_LOAD.0, run.0, CODE, APART, DYNAMIC - CODE),
+        segment(elf::PT_LOAD.0, write.0, DYNAMIC, 2 * APART, length),
+        segment(elf::PT_DYNAMIC.0, write.0, DYNAMIC, 2 * APART, length),
+        segment(elf::PT_GNU_EH_FRAME.0, read.0, HEADER, 0, 20),
+        // Without it stacks would be made such that they can be run.
+        segment(elf::PT_GNU_STACK.0, write.0, 0, 0, 0),
+    ];
+    put(64, &segments.concat());
+    put(HEADER, &table_header(&caller));
+    put(TABLE, &caller.unwind);
+    put(SYMBOLS + 24, &symbol(caller.code.len() as u64));
+    put(STRINGS + 1, CALLER.as_bytes());
+    // A hash table with one place, which leads to the second of two symbols; the first one is none.
+    put(HASH, &words(&[1, 2, 1, 0, 0]));
+    put(CODE, &caller.code);
+    put(DYNAMIC, &dynamic());
+    Some(file)
+}
+
+/// Where the process has the code, at an address that it tells or wherever else; `None`: nowhere. What is there is believed by the kernel's word and its bytes.
+///
+/// # Errors
+/// The process is gone.
+pub(super) fn find(process: &Process, isa: &dyn Isa, told: Option<u64>) -> Result<Option<u64>, Error> {
+    let Some(caller) = code(isa) else { return Ok(None) };
+    let maps: Mappings = process.maps().map_err(Error::other)?;
+    let name = format!("/memfd:{CALLER_MEMORY} (deleted)");
+    let named = maps.iter().filter(|mapping| {
+        mapping.perms.exec && !mapping.perms.write && mapping.path().is_some_and(|path| path == name.as_str())
+    });
+    let places = named.map(|mapping| mapping.start.0 + CODE).filter(|at| told.is_none_or(|told| told == *at));
+    let is_there = |at: &u64| {
+        let mut bytes = vec![0; caller.code.len()];
+        process.read_exact(RemoteAddr(*at), &mut bytes).is_ok() && bytes == caller.code
+    };
+    Ok(places.into_iter().find(is_there))
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn longs(longs: &[u64]) -> Vec<u8> {
+    longs.iter().flat_map(|long| long.to_le_bytes()).collect()
+}
+
+fn halves(halves: &[u16]) -> Vec<u8> {
+    halves.iter().flat_map(|half| half.to_le_bytes()).collect()
+}
+
+/// `Elf64_Ehdr`: of 64 bits, little-endian; a library of powerpc64le's second ABI; six program headers behind it.
+fn header() -> Vec<u8> {
+    const SECOND_ABI: u32 = 2;
+    let mut identity = [0; 16];
+    identity[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    [
+        identity.to_vec(),
+        halves(&[elf::ET_DYN.0, elf::EM_PPC64.0]),
+        words(&[1]),
+        longs(&[0, 64, 0]),
+        words(&[SECOND_ABI]),
+        halves(&[64, 56, 6, 0, 0, 0]),
+    ]
+    .concat()
+}
+
+/// `Elf64_Phdr`
+fn segment(kind: u32, flags: u32, at: u64, further: u64, length: u64) -> Vec<u8> {
+    let address = at + further;
+    [words(&[kind, flags]), longs(&[at, address, address, length, length, APART])].concat()
+}
+
+/// `Elf64_Sym`: a function that others may find.
+fn symbol(length: u64) -> Vec<u8> {
+    let information = elf::STB_GLOBAL.0 << 4 | elf::STT_FUNC.0;
+    [words(&[1]), vec![information, 0], halves(&[SOME_SECTION]), longs(&[CODE_AT, length])].concat()
+}
+
+/// `Elf64_Dyn`
+fn dynamic() -> Vec<u8> {
+    const DT_NULL: u64 = 0;
+    const DT_HASH: u64 = 4;
+    const DT_STRTAB: u64 = 5;
+    const DT_SYMTAB: u64 = 6;
+    const DT_STRSZ: u64 = 10;
+    const DT_SYMENT: u64 = 11;
+    let strings = 2 + CALLER.len() as u64;
+    let entries = [
+        [DT_HASH, HASH],
+        [DT_STRTAB, STRINGS],
+        [DT_SYMTAB, SYMBOLS],
+        [DT_STRSZ, strings],
+        [DT_SYMENT, 24],
+        [DT_NULL, 0],
+    ];
+    longs(entries.as_flattened())
+}
+
+/// `.eh_frame_hdr`: where the table is, and its one entry, by which it is searched.
+fn table_header(caller: &Caller) -> Vec<u8> {
+    const RELATIVE: u8 = 0x1b;
+    const COUNT: u8 = 0x03;
+    const BY_HEADER: u8 = 0x3b;
+    let table = (TABLE - (HEADER + 4)) as u32;
+    let entry = (TABLE - HEADER) as u32 + caller.entry;
+    let code = (CODE_AT - HEADER) as u32;
+    [vec![1, RELATIVE, COUNT, BY_HEADER], words(&[table, 1, code, entry])].concat()
+}
