@@ -406,8 +406,8 @@ pub trait Isa: Sync {
         Err(Reason::NotImplemented)
     }
 
-    /// The routine that loads a library, for the address `at`, where it begins; and whatever it needs. It has room wherever a detour of the same
-    /// module has.
+    /// The routine that loads a library, for the address `at`, where it begins; and whatever it needs. It reaches what detours of
+    /// the same module reach.
     ///
     /// # Errors
     /// It cannot be made.

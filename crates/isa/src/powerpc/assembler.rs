@@ -226,6 +226,11 @@ impl Asm {
         }
     }
 
+    /// `t = a ^ (bits << 16)`
+    pub fn flip_high(&mut self, t: Gpr, a: Gpr, bits: u16) {
+        self.d_form(27, a, t, bits as i16);
+    }
+
     /// `t = a + b`
     pub fn add(&mut self, t: Gpr, a: Gpr, b: Gpr) {
         self.x_form(31, 266, t, a, b);
@@ -372,6 +377,11 @@ impl Asm {
     /// `*(u32 *)(a + d) = t`
     pub fn store_word(&mut self, t: Gpr, a: Gpr, d: i16) {
         self.d_form(36, t, a, d);
+    }
+
+    /// `*(u8 *)(a + d) = t`
+    pub fn store_byte(&mut self, t: Gpr, a: Gpr, d: i16) {
+        self.d_form(38, t, a, d);
     }
 
     /// `*(double *)(a + d) = f`

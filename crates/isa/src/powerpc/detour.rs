@@ -74,8 +74,15 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if !request.lets_change() {
         return Err(Reason::NoChanges);
     }
+    if !request.lets_replace() {
+        return Err(Reason::NoReplacement);
+    }
     super::runtime::check(request.layout)?;
-    Template::new(request).write()
+    match (request.payload.replaced_by(), request.payload.called_by()) {
+        (None, None) => Template::new(request).write(),
+        (Some(function), Some(caller)) => Template::new(request).replaced(function, caller),
+        _ => Err(Reason::NoReplacement),
+    }
 }
 
 /// A detour being written.
@@ -154,7 +161,7 @@ impl<'a> Template<'a> {
         self.stands_nowhere();
         self.comment("the thread is not where its hash says");
         self.resolve(counted)?;
-        self.finish(return_point)
+        self.finish(return_point, None)
     }
 
     /// Where one counter is all that is asked for.
@@ -221,7 +228,7 @@ impl<'a> Template<'a> {
         Ok(())
     }
 
-    fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
+    pub(super) fn finish(mut self, return_point: Option<u32>, original: Option<u32>) -> Emitted<Detour> {
         self.comments.sort_by_key(|comment| comment.0);
         // Behind the end nothing is known.
         self.stands_nowhere();
@@ -229,7 +236,7 @@ impl<'a> Template<'a> {
             code: self.asm.finish()?,
             places: self.places,
             return_point,
-            original: None,
+            original,
             frames: if self.request.tells { self.points } else { Vec::new() },
             comments: self.comments,
         })
@@ -320,7 +327,7 @@ impl<'a> Template<'a> {
     }
 
     /// The copy of the displaced instruction, and the branch to the first one that stays.
-    pub fn displaced(&mut self) -> Emitted<()> {
+    pub(super) fn displaced(&mut self) -> Emitted<()> {
         self.comment("displaced instruction");
         let at = self.asm.offset();
         let DetourRequest { displaced, original, .. } = self.request;

@@ -8,6 +8,7 @@
 mod arithmetic;
 mod assembler;
 mod bodies;
+mod caller;
 mod count;
 mod data;
 mod decode;
@@ -24,10 +25,12 @@ mod frames;
 mod gate;
 mod landing;
 mod liveness;
+mod loader;
 mod lower;
 mod prologue;
 mod registers;
 mod relocate;
+mod replace;
 mod reservation;
 mod returns;
 mod runtime;
@@ -121,6 +124,18 @@ impl Isa for PowerPc64Le {
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         detour::detour(request)
+    }
+
+    fn loader(&self, loader: &crate::loader::Loader<'_>, at: u64) -> Result<Vec<u8>, Reason> {
+        loader::make(loader, at)
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+
+    fn caller(&self, at: u64, table: u64) -> Option<crate::loader::Caller> {
+        Some(caller::make(at, table))
     }
 
     fn slot(

@@ -69,7 +69,7 @@ pub(super) fn file(isa: &dyn Isa) -> Option<Vec<u8>> {
 pub(super) fn find(process: &Process, isa: &dyn Isa, told: Option<u64>) -> Result<Option<u64>, Error> {
     let Some(caller) = code(isa) else { return Ok(None) };
     let maps: Mappings = process.maps().map_err(Error::other)?;
-    let name = format!("/memfd:{CALLER_MEMORY} (deleted)");
+    let name = format!("/memfd:{CALLER_MEMORY}");
     let named = maps.iter().filter(|mapping| {
         mapping.perms.exec && !mapping.perms.write && mapping.path().is_some_and(|path| path == name.as_str())
     });
@@ -150,4 +150,29 @@ fn table_header(caller: &Caller) -> Vec<u8> {
     let entry = (TABLE - HEADER) as u32 + caller.entry;
     let code = (CODE_AT - HEADER) as u32;
     [vec![1, RELATIVE, COUNT, BY_HEADER], words(&[table, 1, code, entry])].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::Endianness;
+    use object::read::elf::{ElfFile64, FileHeader};
+    use trapless_isa::Machine;
+
+    #[test]
+    fn the_file_exports_the_code_and_tells_unwinders_of_it() {
+        let isa = Machine::PowerPc64Le.isa();
+        let file = file(isa).unwrap();
+        let caller = code(isa).unwrap();
+        assert!(TABLE + caller.unwind.len() as u64 <= SYMBOLS && CODE + caller.code.len() as u64 <= DYNAMIC);
+        let parsed = ElfFile64::<Endianness>::parse(&*file).unwrap();
+        assert_eq!(parsed.elf_header().e_machine(Endianness::Little), elf::EM_PPC64);
+        // The table's entry begins at the code.
+        let field = (TABLE + u64::from(caller.entry) + 8) as usize;
+        let begins = i32::from_le_bytes(file[field..field + 4].try_into().unwrap());
+        assert_eq!(field as u64 + begins as u64, CODE_AT);
+        for machine in [Machine::X86_64, Machine::AArch64] {
+            assert_eq!(super::file(machine.isa()), None);
+        }
+    }
 }

@@ -110,6 +110,24 @@ fn recursion_goes_by_the_new_function_and_a_function_of_one_instruction_is_repla
     text::eventually_nothing_is_left(pid);
 }
 
+/// Whoever calls: from the function's own file, or through a pointer. What is on the stack is where both functions look for it.
+#[test]
+fn arguments_on_the_stack_reach_the_new_function_and_the_original() {
+    let (program, fix) = (program("stacked"), library("fix.so", LIBRARY, &[]));
+    let mut target = program.start(&[]);
+    let (pid, with) = (target.pid(), of(fix.path(), "many_fixed"));
+    assert_eq!(ask(&mut target, "m"), "687 687");
+    let more = ["--original", "many_original"];
+    let replaced =
+        while_called(&mut target, "m", || Replaced::by_pid_with(pid, "stacked:many", &with, &more));
+    for _ in 0..10 {
+        assert_eq!(ask(&mut target, "m"), "13687 13687");
+    }
+    assert_eq!(replaced.interrupt()["restored"], true);
+    assert_eq!(ask(&mut target, "m"), "687 687");
+    text::eventually_nothing_is_left(pid);
+}
+
 /// Both find it free at first. Who has it leads the other one's calls to an original that is not theirs, also when it has been taken back: a
 /// thread may not have read it yet.
 #[test]

@@ -24,6 +24,12 @@ APART long slow(long x) { __asm__ volatile("nop\nnop\nnop"); return x + 1; }
 APART long rec(long n) { __asm__ volatile(""); return n ? rec(n - 1) + 1 : 0; }
 APART void one(void) { __asm__ volatile(""); }
 long ones;
+/* More arguments than there are registers for. */
+APART long many(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, double x, long l) {
+    __asm__ volatile("nop\nnop\nnop");
+    return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h + 9 * i + 10 * j + 11 * k + (long)(x * 2) + 13 * l;
+}
+static long (*volatile pointed)(long, long, long, long, long, long, long, long, long, long, long, double, long) = many;
 static volatile int stop;
 static struct { long old, new, odd, back; } all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -78,6 +84,10 @@ int main(void) {
             break;
         case 'c': printf("%ld", slow(atol(line + 1))); break;
         case 'r': printf("%ld", rec(atol(line + 1))); break;
+        case 'm':
+            printf("%ld ", many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 6.0, 13));
+            printf("%ld", pointed(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 6.0, 13));
+            break;
         case 'o': one(); printf("%ld", ones); break;
         case 'h': signal(SIGUSR1, handle); raise(SIGUSR1); printf("%ld", handled); break;
         case 'a': {
@@ -120,6 +130,10 @@ long (*slow_original)(long);
 long slow_fixed(long x) { return slow_original ? slow_original(x) + 1000 : -1; }
 long (*rec_original)(long);
 long rec_fixed(long n) { return rec_original(n) + 1; }
+long (*many_original)(long, long, long, long, long, long, long, long, long, long, long, double, long);
+long many_fixed(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, double x, long l) {
+    return many_original(a, b, c, d, e, f, g, h, i, j, k, x, l) + 1000 * l;
+}
 extern long ones;
 void one_fixed(void) { ones++; }
 const long no_pointer = 1;

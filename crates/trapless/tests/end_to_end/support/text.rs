@@ -146,7 +146,8 @@ impl Text {
         assert_eq!(self.mappings.len(), now.mappings.len(), "a mapping is gone");
         now.assert_is_of_files(pid);
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        assert!(!maps.contains("memfd:trapless"), "memory is left:\n{maps}");
+        // A library of ours, which some machines have for replaced functions, stays.
+        assert!(!maps.contains("memfd:trapless "), "memory is left:\n{maps}");
     }
 
     /// Fails unless the code is what the files hold.
