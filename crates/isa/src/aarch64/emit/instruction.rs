@@ -297,7 +297,7 @@ pub const fn strb(rt: u32, rn: u32, offset: u32) -> u32 {
 }
 
 const fn vector_pair(opcode: u32, rt: u32, rt2: u32, rn: u32, offset: u32) -> u32 {
-    opcode | (offset / 16 & 0x7f) << 15 | rt2 << 10 | rn << 5 | rt
+    opcode | ((offset / 16) & 0x7f) << 15 | rt2 << 10 | rn << 5 | rt
 }
 
 /// `stp qt, qt2, [xn, #offset]`, a multiple of 16 up to 1008.
