@@ -17,6 +17,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 use trapless_inside::{Error, Latency, LatencySummary};
 
+/// How long anything may take before it is a hang.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 #[inline(never)]
 extern "C" fn product(a: u64, b: u64) -> u64 {
     black_box(black_box(a).wrapping_mul(black_box(b)))
@@ -674,9 +677,9 @@ fn handlers_of_signals_walk_the_stack_at_any_moment() {
         let timer = libc::itimerval { it_interval: interval, it_value: interval };
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
-        let until = std::time::Instant::now() + Duration::from_secs(2);
+        let start = std::time::Instant::now();
         let mut calls = 0;
-        while std::time::Instant::now() < until {
+        while WALKS.load(Ordering::Relaxed) < 200 && start.elapsed() < PATIENCE {
             for n in 0..100 {
                 assert_eq!(black_box(works_below as One)(20), 20);
                 assert_eq!(call(n, 1), n + 1);
@@ -688,7 +691,7 @@ fn handlers_of_signals_walk_the_stack_at_any_moment() {
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
         let walks = [&WALKS, &WHOLE].map(|walks| walks.load(Ordering::Relaxed));
-        assert!(walks[0] > 50 && walks[1] > walks[0] / 10, "{walks:?}");
+        assert!(walks[0] >= 200 && walks[1] > walks[0] / 10, "{walks:?}");
         assert_eq!(timers.each_ref().map(seen), [(21 * calls, 0), (calls, 0)]);
     });
 }

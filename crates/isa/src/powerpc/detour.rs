@@ -124,11 +124,11 @@ impl<'a> Template<'a> {
         let payload = &self.request.payload;
         if let Some(counter) = payload.only_counter() {
             self.only_one(counter)?;
-            return self.finish(None);
+            return self.finish(None, None);
         }
         if let Some(followed) = only_counts(payload) {
             let return_point = self.follow_counts(&followed)?;
-            return self.finish(Some(return_point));
+            return self.finish(Some(return_point), None);
         }
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
