@@ -7,7 +7,7 @@ use super::running::Running;
 use crate::{Error, busy, threads};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -30,12 +30,12 @@ type Work = Box<dyn FnOnce(&mut Ours) + Send>;
 static WAY: Mutex<Option<(u32, Sender<Work>)>> = Mutex::new(None);
 
 /// What the C library calls it; 0: there is none.
-static THREAD: AtomicU64 = AtomicU64::new(0);
+static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this is it.
 pub(super) fn is_here() -> bool {
     // SAFETY: the call takes nothing.
-    THREAD.load(Ordering::Relaxed) == unsafe { libc::pthread_self() }
+    THREAD.load(Ordering::Relaxed) == unsafe { libc::pthread_self() } as usize
 }
 
 fn way() -> Result<Sender<Work>, Error> {
@@ -107,7 +107,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, E
 fn work_off(works: &Receiver<Work>) {
     threads::never();
     // SAFETY: the call takes nothing.
-    THREAD.store(unsafe { libc::pthread_self() }, Ordering::Relaxed);
+    THREAD.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
     let mut ours = Ours::default();
     loop {
         let next = ours.scripts.values().filter_map(Running::next).min();

@@ -145,7 +145,8 @@ fn i1_a_file_that_may_grow_no_further_is_code_7_and_the_probes_are_out() {
     let tool = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     eventually("hits are written", || written() > 0);
     // Its own memory is a file, too, and is larger than this.
-    let limit = libc::rlimit { rlim_cur: written() + 10_000, rlim_max: written() + 10_000 };
+    let most = (written() + 10_000) as libc::rlim_t;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY: it reads one structure.
     let limited = unsafe {
         libc::prlimit(tool.id() as i32, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut())
