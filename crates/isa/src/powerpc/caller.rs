@@ -60,26 +60,30 @@ fn unwind(length: u32, at: u64, table: u64) -> (Vec<u8>, u32) {
     const CFA: u8 = 0x0c;
     const OFFSET: u8 = 0x11;
     const VALUE: u8 = 0x16;
+    const BEYOND: u8 = 8;
     const LINK: u8 = 65;
-    // The frame begins at r1, whose TOC pointer is three doublewords above.
+    const IS_OFFSET: u8 = 0x14;
+    // Unwinders tell frames apart by where they end, and what called the function has just the caller's stack pointer. So it is said to end a
+    // doubleword above, with r1 below that, and the TOC pointer two above.
     let common = [
         &[1][..],
         b"zR\0",
         // The units of code and data, the return address, and that addresses are 32 bits from where they stand.
         &[4, 0x78, LINK, 1, 0x1b],
-        &[CFA, 1, 0],
-        &[OFFSET, 2, 0x7d],
+        &[CFA, 1, BEYOND],
+        &[IS_OFFSET, 1, BEYOND / 8],
+        &[OFFSET, 2, 0x7e],
     ]
     .concat();
     // The TOC pointer, and what the return address is from there on: with its sign.
     const RETURN_ADDRESS: [u8; 16] = [
         0x12,
         0x23,
-        TOC_SAVE as u8,
+        TOC_SAVE as u8 - BEYOND,
         0x06,
         0x16,
         0x23,
-        RETURN as u8,
+        RETURN as u8 - BEYOND,
         0x94,
         4,
         0x08,

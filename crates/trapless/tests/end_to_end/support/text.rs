@@ -126,7 +126,9 @@ impl Text {
     /// Fails unless the process's code is again what this says, and its files' besides, and no memory of the tool is left.
     #[track_caller]
     pub fn assert_restored(&self, pid: i32) {
-        let now = Text::of(pid);
+        let mut now = Text::of(pid);
+        // A library of ours, which some machines have for replaced functions, stays.
+        now.mappings.retain(|_, (line, _)| !line.contains("memfd:trapless-call"));
         for (start, (line, bytes)) in &now.mappings {
             let before = self.mappings.get(start);
             let Some((_, was)) = before else {
@@ -146,7 +148,6 @@ impl Text {
         assert_eq!(self.mappings.len(), now.mappings.len(), "a mapping is gone");
         now.assert_is_of_files(pid);
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        // A library of ours, which some machines have for replaced functions, stays.
         assert!(!maps.contains("memfd:trapless "), "memory is left:\n{maps}");
     }
 
