@@ -157,6 +157,7 @@ mod tests {
     use super::*;
     use object::Endianness;
     use object::read::elf::{ElfFile64, FileHeader};
+    use std::process::Command;
     use trapless_isa::Machine;
 
     #[test]
@@ -174,5 +175,66 @@ mod tests {
         for machine in [Machine::X86_64, Machine::AArch64] {
             assert_eq!(super::file(machine.isa()), None);
         }
+    }
+
+    /// Calls functions of a library as a detour does for a caller in its own file.
+    const CALLS: &str = r#"
+#include <cstdio>
+#include <stdexcept>
+#include <dlfcn.h>
+extern "C" { void *function, *caller; long by_caller(long); }
+__asm__(".text\n.globl by_caller\n.type by_caller,@function\nby_caller:\n0: addis 2,12,.TOC.-0b@ha\n addi 2,2,.TOC.-0b@l\n"
+    ".localentry by_caller,.-by_caller\n mflr 12\n sub 12,12,2\n stw 12,12(1)\n std 2,24(1)\n"
+    " addis 12,2,caller@toc@ha\n ld 12,caller@toc@l(12)\n mtctr 12\n"
+    " addis 12,2,function@toc@ha\n ld 12,function@toc@l(12)\n bctr\n.size by_caller,.-by_caller\n");
+int main(int, char **names) {
+    void *by = dlopen(names[1], RTLD_NOW), *library = dlopen(names[2], RTLD_NOW);
+    if (!by || !library) return std::puts(dlerror()), 1;
+    caller = dlsym(by, CALLER);
+    for (auto name : {"adds", "fails", "adds"}) {
+        function = dlsym(library, name);
+        try { std::printf("%ld\n", by_caller(7)); } catch (const std::exception &error) { std::puts(error.what()); }
+    }
+}
+"#;
+    const CALLED: &str = r#"
+#include <stdexcept>
+static long more = 1;
+extern "C" long adds(long x) { return x + ++more; }
+extern "C" long fails(long) { throw std::logic_error("failed"); }
+"#;
+
+    /// Unwinders tell frames apart by where they end, which that of the code has no place of its own for.
+    #[test]
+    fn an_exception_passes_by_the_code() {
+        let folder = std::env::var_os("TRAPLESS_CROSS").map(std::path::PathBuf::from);
+        let Some(qemu) = folder.map(|folder| folder.join("bin/qemu-ppc64le")).filter(|qemu| qemu.exists())
+        else {
+            return trapless_testing::skip!(
+                "no qemu-ppc64le; run scripts/cross-setup PREFIX and set TRAPLESS_CROSS=PREFIX"
+            );
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let compile = |name: &str, source: &str, flags: &[&str]| {
+            let (file, text) = (dir.path().join(name), dir.path().join(format!("{name}.cc")));
+            std::fs::write(&text, source).unwrap();
+            let mut compiler = Command::new("powerpc64le-linux-gnu-g++");
+            let status = compiler.args(["-O1", "-o"]).args([&file, &text]).args(flags).status();
+            status.is_ok_and(|status| status.success()).then_some(file)
+        };
+        let name = format!("-DCALLER=\"{CALLER}\"");
+        let calls = compile("calls", CALLS, &[&name, "-ldl"]);
+        let (Some(calls), Some(called)) = (calls, compile("called.so", CALLED, &["-shared", "-fPIC"])) else {
+            return trapless_testing::skip!("no powerpc64le-linux-gnu-g++");
+        };
+        let library = dir.path().join("caller.so");
+        std::fs::write(&library, file(Machine::PowerPc64Le.isa()).unwrap()).unwrap();
+        let mut emulated = Command::new(qemu);
+        let ran = emulated
+            .args(["-L", "/usr/powerpc64le-linux-gnu"])
+            .args([calls, library, called])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "9\nfailed\n10\n", "{ran:?}");
     }
 }
