@@ -11,7 +11,7 @@ use std::{
     ops::Range,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::FileExt,
+        unix::fs::{FileExt, MetadataExt},
     },
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -25,6 +25,8 @@ pub struct Region {
     base: NonNull<u8>,
     size: usize,
     file: File,
+    /// Which file that is, where somebody else may close the descriptor: the program's own process has it.
+    identity: Option<(u64, u64)>,
     /// A bit for each page that is known to be in the file.
     present: Vec<AtomicU64>,
 }
@@ -54,7 +56,9 @@ impl Region {
             )
         };
         match NonNull::new(base.cast()) {
-            Some(base) if base.as_ptr() as isize != -1 => Ok(Self { base, size, file, present }),
+            Some(base) if base.as_ptr() as isize != -1 => {
+                Ok(Self { base, size, file, identity: None, present })
+            }
             _ => Err(EngineError::Map(io::Error::last_os_error())),
         }
     }
@@ -66,7 +70,24 @@ impl Region {
     pub unsafe fn of_mapping(base: NonNull<u8>, size: usize, file: File) -> Self {
         let mut present = Vec::new();
         present.resize_with(size.div_ceil(page_size() as usize * 64), AtomicU64::default);
-        Self { base, size, file, present }
+        let identity = Some(file.metadata().map_or((0, 0), |about| (about.dev(), about.ino())));
+        Self { base, size, file, identity, present }
+    }
+
+    /// Its file; `None` where the descriptor was closed behind our back, and may be another file's by now.
+    fn file(&self) -> Option<&File> {
+        let is_it = |identity: (u64, u64)| {
+            self.file.metadata().is_ok_and(|about| (about.dev(), about.ino()) == identity)
+        };
+        self.identity.is_none_or(is_it).then_some(&self.file)
+    }
+
+    /// The place of a range in memory, if it lies in it.
+    fn place(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(offset).ok()?;
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= self.size);
+        // SAFETY: in bounds of our mapping.
+        is_within.then(|| unsafe { self.base.as_ptr().add(offset) })
     }
 
     /// Copies bytes in, by way of the file: no page of it has to be brought into this process first.
@@ -74,7 +95,14 @@ impl Region {
     /// # Errors
     /// There is no memory for it.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        self.file.write_all_at(bytes, offset).map_err(EngineError::Map)
+        let Some(file) = self.file() else {
+            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
+            let place = self.place(offset, bytes.len()).ok_or_else(beyond)?;
+            // SAFETY: in bounds of our mapping; whoever else has it reads words that may be anything.
+            unsafe { place.copy_from(bytes.as_ptr(), bytes.len()) };
+            return Ok(());
+        };
+        file.write_all_at(bytes, offset).map_err(EngineError::Map)
     }
 
     /// What stands at these offsets.
@@ -83,7 +111,14 @@ impl Region {
     /// Those of reading the file.
     pub fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, EngineError> {
         let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
-        self.file.read_exact_at(&mut bytes, range.start).map_err(EngineError::Map)?;
+        let Some(file) = self.file() else {
+            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
+            let place = self.place(range.start, bytes.len()).ok_or_else(beyond)?;
+            // SAFETY: in bounds of our mapping.
+            unsafe { place.copy_to(bytes.as_mut_ptr(), bytes.len()) };
+            return Ok(bytes);
+        };
+        file.read_exact_at(&mut bytes, range.start).map_err(EngineError::Map)?;
         Ok(bytes)
     }
 
@@ -118,9 +153,19 @@ impl Region {
             return Ok(());
         }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let Some(file) = self.file() else {
+            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
+            let length = (end - start) as usize;
+            let place = self.place(start, length).ok_or_else(beyond)?;
+            // SAFETY: in bounds of our mapping, which is shared; who reads it reads words that may be 0 at any time.
+            return match unsafe { libc::madvise(place.cast(), length, libc::MADV_REMOVE) } {
+                0 => Ok(()),
+                _ => Err(EngineError::Map(io::Error::last_os_error())),
+            };
+        };
         let (at, length) = (start as libc::off_t, (end - start) as libc::off_t);
         // SAFETY: fallocate takes no pointers; the file is ours, and who reads it reads words that may be 0 at any time.
-        match unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, length) } {
+        match unsafe { libc::fallocate(file.as_raw_fd(), mode, at, length) } {
             0 => Ok(()),
             _ => Err(EngineError::Map(io::Error::last_os_error())),
         }
@@ -188,9 +233,17 @@ impl Region {
 impl Region {
     /// The next place in the file, from `offset` on, that is in memory or swapped out (`SEEK_DATA`), or is not (`SEEK_HOLE`).
     fn seek(&self, offset: u64, whence: i32) -> Option<u64> {
+        let Some(file) = self.file() else {
+            // Nobody can tell: all of it may be.
+            return if whence == libc::SEEK_DATA {
+                Some(offset).filter(|at| *at < self.size as u64)
+            } else {
+                Some(self.size as u64)
+            };
+        };
         let offset = libc::off_t::try_from(offset).ok()?;
         // SAFETY: lseek takes no pointers, and nobody relies on the position of this file.
-        let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset, whence) };
+        let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
         u64::try_from(found).ok()
     }
 
@@ -278,7 +331,7 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::{fd::FromRawFd, unix::fs::MetadataExt};
+    use std::os::fd::FromRawFd;
 
     fn memory(size: u64) -> File {
         // SAFETY: a new file from a name that ends in 0; its descriptor is nobody else's.

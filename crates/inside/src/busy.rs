@@ -24,6 +24,8 @@ extern "C" fn unlock() {
 
 extern "C" fn in_child() {
     crate::threads::only_this_one();
+    #[cfg(feature = "script")]
+    crate::scripts::ours::in_child();
     unlock();
 }
 

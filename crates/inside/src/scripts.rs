@@ -11,7 +11,7 @@
 //! | `running` | what happens when? |
 //! | `ours` | who does it? |
 
-mod ours;
+pub(crate) mod ours;
 mod part;
 mod running;
 mod source;
@@ -36,14 +36,41 @@ pub struct ScriptOptions {
     err: Box<dyn Write + Send>,
 }
 
+/// Standard output or standard error, past the library's locks: who holds one may wait for a script, and a child may be forked while our thread prints.
+struct Standard(i32);
+
+impl Standard {
+    fn buffered(number: i32) -> io::BufWriter<Self> {
+        io::BufWriter::new(Self(number))
+    }
+}
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: the bytes live across the call.
+        match unsafe { libc::write(self.0, bytes.as_ptr().cast(), bytes.len()) } {
+            -1 => match io::Error::last_os_error() {
+                // As the library has it where there is none.
+                error if error.raw_os_error() == Some(libc::EBADF) => Ok(bytes.len()),
+                error => Err(error),
+            },
+            written => Ok(written as usize),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Default for ScriptOptions {
     /// As the command does it: texts go to standard output, and what is wrong at a hit to standard error.
     fn default() -> Self {
         Self {
             parameters: Vec::new(),
             layout: Layout::Text,
-            out: Box::new(io::stdout()),
-            err: Box::new(io::stderr()),
+            out: Box::new(Standard::buffered(1)),
+            err: Box::new(Standard::buffered(2)),
         }
     }
 }
@@ -184,6 +211,8 @@ impl Inside {
     /// As [`Self::script`].
     pub fn script_with(self, text: &str, options: ScriptOptions) -> Result<Script, Error> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        // Of this thread, which may have come to have a filter that ours has not.
+        crate::patch::refuse_seccomp()?;
         crate::times::may_read_clock()?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let is_over = Arc::new(AtomicBool::new(false));

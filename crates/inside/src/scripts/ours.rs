@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of its stack: compilers go deep.
 const STACK: usize = 8 << 20;
@@ -36,6 +36,11 @@ static THREAD: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn is_here() -> bool {
     // SAFETY: the call takes nothing.
     THREAD.load(Ordering::Relaxed) == unsafe { libc::pthread_self() } as usize
+}
+
+/// In a forked child, where it is not: another thread may be called the same there.
+pub(crate) fn in_child() {
+    THREAD.store(0, Ordering::Relaxed);
 }
 
 fn way() -> Result<Sender<Work>, Error> {
@@ -108,23 +113,57 @@ fn work_off(works: &Receiver<Work>) {
     threads::never();
     // SAFETY: the call takes nothing.
     THREAD.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
-    let mut ours = Ours::default();
+    // What it has, threads may be in: it stays, whatever becomes of this.
+    let mut ours = std::mem::ManuallyDrop::new(Ours::default());
+    let mut looked = Instant::now();
     loop {
         let next = ours.scripts.values().filter_map(Running::next).min();
-        let work = match next {
-            Some(at) => works.recv_timeout(at.saturating_duration_since(Instant::now())),
-            None => works.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match work {
+        let next = next.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+        match works.recv_timeout(next) {
             Ok(work) => work(&mut ours),
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                if looked.elapsed() >= LOOK {
+                    looked = Instant::now();
+                    if is_alone() {
+                        return;
+                    }
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let Ours { scripts, parts } = &mut ours;
+        let Ours { scripts, parts } = &mut *ours;
         for script in scripts.values_mut() {
-            script.tick(parts);
+            // What handlers have is dropped there, too, and may panic.
+            let _ = guarded(|| {
+                script.tick(parts);
+                Ok(())
+            });
         }
     }
+}
+
+/// How often it looks whether the program's threads have ended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Whether it is the last thread that runs. A program whose first thread ends by itself, as by `pthread_exit` in `main`, ends with the last
+/// of the others: with this one then, by which the C library ends the process as any other's end would have.
+fn is_alone() -> bool {
+    let stat = |path: &std::path::Path| {
+        let text = std::fs::read(path.join("stat")).ok()?;
+        trapless_process::parse_stat(&text).ok()
+    };
+    // One that runs no more is left of the first thread, for as long as others do.
+    let leader = stat("/proc/self".as_ref());
+    if !leader.is_some_and(|stat| stat.state.has_ended()) {
+        return false;
+    }
+    // SAFETY: the call takes nothing.
+    let own = unsafe { libc::gettid() }.to_string();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    tasks
+        .flatten()
+        .filter(|task| task.file_name() != own.as_str())
+        .all(|task| stat(&task.path()).is_none_or(|stat| stat.state.has_ended() || stat.is_worker()))
 }
 
 /// Signals of this thread, as they were before.

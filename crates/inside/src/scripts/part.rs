@@ -327,7 +327,16 @@ fn shared(size: u64) -> Result<(NonNull<u8>, File), Error> {
     // SAFETY: the name is a string of C, and the descriptor is nobody else's.
     let file = unsafe {
         match libc::memfd_create(c"trapless-script".as_ptr(), libc::MFD_CLOEXEC) {
-            fd if fd >= 0 => File::from_raw_fd(fd),
+            // A program without standard files has them not in there.
+            fd @ 0..=2 => {
+                let higher = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3);
+                libc::close(fd);
+                if higher < 0 {
+                    return Err(Error::last("memfd_create"));
+                }
+                File::from_raw_fd(higher)
+            }
+            fd if fd > 2 => File::from_raw_fd(fd),
             _ => return Err(Error::last("memfd_create")),
         }
     };

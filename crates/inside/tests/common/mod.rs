@@ -39,6 +39,7 @@ pub fn ready() -> Inside {
 }
 
 /// Memory, texts, the environment and files; what it gives is the same for each number of two digits.
+#[allow(dead_code, reason = "not every test calls that")]
 pub fn work(n: u64) -> (u64, u64) {
     let texts: Vec<String> = (0..100).map(|k| format!("{n} {k} {:?}", std::env::var("HOME"))).collect();
     let read = std::fs::read("/proc/self/stat").unwrap();
@@ -47,6 +48,7 @@ pub fn work(n: u64) -> (u64, u64) {
 
 /// Does all that on several threads, and runs a program; what [`work`] gives.
 #[track_caller]
+#[allow(dead_code, reason = "not every test calls that")]
 pub fn use_the_c_library() -> (u64, u64) {
     let expected = work(11);
     let threads: Vec<_> = (0..10).map(|n| std::thread::spawn(move || work(n + 10))).collect();
