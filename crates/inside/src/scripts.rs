@@ -190,7 +190,7 @@ impl Inside {
     /// and call stacks are refused ([`Error::NotInside`]), and functions that change what the program does, as without `--unsafe`; `exit()` ends the script, and not the program. Nothing
     /// is asked of debug information.
     ///
-    /// One thread of ours reads what probes tell, and prints it; it is made for the first script and stays. What it calls is not counted by scripts ([`Losses::ours`]), and calls no handlers; counts
+    /// One thread of ours reads what probes tell, and prints it; it is made for the first script and stays, until the last thread of the program's own has ended, for which it looks once a second. What it calls is not counted by scripts ([`Losses::ours`]), and calls no handlers; counts
     /// and latencies ([`Inside::count`]) have it. What handlers of the program's own call is counted as all else. A script that prints what it is told of `write` hears nothing of its own
     /// printing, therefore. In forked children nothing runs; what would have is told ([`Losses::in_children`]).
     ///

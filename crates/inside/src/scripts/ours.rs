@@ -1,4 +1,5 @@
-//! The thread of ours: it compiles scripts, arms them, reads what they tell and prints it. It is made for the first script, and stays.
+//! The thread of ours: it compiles scripts, arms them, reads what they tell and prints it. It is made for the first script, and stays as
+//! long as a thread of the program does.
 //!
 //! What it does is none of the program's. No handlers are called on it ([`threads::never`]), bodies do not run on it ([`super::part`]), and it takes no signals
 //! but those that a fault of its own would be, and SIGTRAP, without which nobody may be at a breakpoint.
