@@ -82,12 +82,17 @@ impl Region {
         self.identity.is_none_or(is_it).then_some(&self.file)
     }
 
-    /// The place of a range in memory, if it lies in it.
-    fn place(&self, offset: u64, length: usize) -> Option<*mut u8> {
-        let offset = usize::try_from(offset).ok()?;
-        let is_within = offset.checked_add(length).is_some_and(|end| end <= self.size);
-        // SAFETY: in bounds of our mapping.
-        is_within.then(|| unsafe { self.base.as_ptr().add(offset) })
+    /// The place of a range in memory.
+    ///
+    /// # Errors
+    /// It does not lie in it.
+    fn place(&self, offset: u64, length: usize) -> Result<*mut u8, EngineError> {
+        let within = |offset: usize| offset.checked_add(length).is_some_and(|end| end <= self.size);
+        match usize::try_from(offset) {
+            // SAFETY: in bounds of our mapping.
+            Ok(offset) if within(offset) => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            _ => Err(EngineError::Map(io::ErrorKind::InvalidInput.into())),
+        }
     }
 
     /// Copies bytes in, by way of the file: no page of it has to be brought into this process first.
@@ -96,8 +101,7 @@ impl Region {
     /// There is no memory for it.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         let Some(file) = self.file() else {
-            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
-            let place = self.place(offset, bytes.len()).ok_or_else(beyond)?;
+            let place = self.place(offset, bytes.len())?;
             // SAFETY: in bounds of our mapping; whoever else has it reads words that may be anything.
             unsafe { place.copy_from(bytes.as_ptr(), bytes.len()) };
             return Ok(());
@@ -112,8 +116,7 @@ impl Region {
     pub fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, EngineError> {
         let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
         let Some(file) = self.file() else {
-            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
-            let place = self.place(range.start, bytes.len()).ok_or_else(beyond)?;
+            let place = self.place(range.start, bytes.len())?;
             // SAFETY: in bounds of our mapping.
             unsafe { place.copy_to(bytes.as_mut_ptr(), bytes.len()) };
             return Ok(bytes);
@@ -154,9 +157,8 @@ impl Region {
         }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let Some(file) = self.file() else {
-            let beyond = || EngineError::Map(io::ErrorKind::InvalidInput.into());
             let length = (end - start) as usize;
-            let place = self.place(start, length).ok_or_else(beyond)?;
+            let place = self.place(start, length)?;
             // SAFETY: in bounds of our mapping, which is shared; who reads it reads words that may be 0 at any time.
             return match unsafe { libc::madvise(place.cast(), length, libc::MADV_REMOVE) } {
                 0 => Ok(()),
