@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use trapless_isa::inside::Points;
+use trapless_session::library_file::{eh_frame_header, halves, longs, words};
 
 const PAGE: u64 = 4096;
 
@@ -109,25 +110,13 @@ fn bytes(points: &Points, sizes: Sizes) -> Vec<u8> {
         program(libc::PT_GNU_STACK, libc::PF_R | libc::PF_W, 0, 0, 0),
     ];
     put(64, &programs.concat());
-    put(HEADER, &eh_frame_header(points));
+    put(HEADER, &eh_frame_header(HEADER, TABLE, points.entry, CODE));
     put(TABLE, &points.unwind);
     // A hash table with one place and one symbol, which is none.
     put(HASH, &words(&[1, 1, 0, 0]));
     put(CODE, &points.code);
     put(tables, &dynamic);
     file
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_le_bytes()).collect()
-}
-
-fn halves(halves: &[u16]) -> Vec<u8> {
-    halves.iter().flat_map(|half| half.to_le_bytes()).collect()
 }
 
 /// `Elf64_Ehdr`: of 64 bits, little-endian; a library; six program headers behind it.
@@ -168,14 +157,4 @@ fn dynamic() -> Vec<u8> {
         [DT_NULL, 0],
     ];
     longs(entries.as_flattened())
-}
-
-/// `.eh_frame_hdr`: where the table is, and its one entry, by which it is searched.
-fn eh_frame_header(points: &Points) -> Vec<u8> {
-    const RELATIVE: u8 = 0x1b;
-    const COUNT: u8 = 0x03;
-    const BY_HEADER: u8 = 0x3b;
-    let table = (TABLE - (HEADER + 4)) as u32;
-    let entry = (TABLE - HEADER) as u32 + points.entry;
-    [vec![1, RELATIVE, COUNT, BY_HEADER], words(&[table, 1, (CODE - HEADER) as u32, entry])].concat()
 }

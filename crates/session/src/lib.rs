@@ -50,6 +50,7 @@
 pub mod clock;
 pub mod error;
 pub mod files;
+pub mod library_file;
 pub mod live_patch;
 pub mod name;
 pub mod number;

@@ -4,6 +4,7 @@
 //! Its three segments are one piece of the file, which is mapped three times. Addresses are those in the file and a multiple of the largest page.
 
 use crate::error::Error;
+use crate::library_file::{eh_frame_header, halves, longs, words};
 use object::elf;
 use trapless_isa::Isa;
 use trapless_isa::loader::{CALLER, CALLER_MEMORY, Caller};
@@ -51,7 +52,7 @@ pub(super) fn file(isa: &dyn Isa) -> Option<Vec<u8>> {
         segment(elf::PT_GNU_STACK.0, write.0, 0, 0, 0),
     ];
     put(64, &segments.concat());
-    put(HEADER, &table_header(&caller));
+    put(HEADER, &eh_frame_header(HEADER, TABLE, caller.entry, CODE_AT));
     put(TABLE, &caller.unwind);
     put(SYMBOLS + 24, &symbol(caller.code.len() as u64));
     put(STRINGS + 1, CALLER.as_bytes());
@@ -79,18 +80,6 @@ pub(super) fn find(process: &Process, isa: &dyn Isa, told: Option<u64>) -> Resul
         process.read_exact(RemoteAddr(*at), &mut bytes).is_ok() && bytes == caller.code
     };
     Ok(places.into_iter().find(is_there))
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_le_bytes()).collect()
-}
-
-fn halves(halves: &[u16]) -> Vec<u8> {
-    halves.iter().flat_map(|half| half.to_le_bytes()).collect()
 }
 
 /// `Elf64_Ehdr`: of 64 bits, little-endian; a library of powerpc64le's second ABI; six program headers behind it.
@@ -139,17 +128,6 @@ fn dynamic() -> Vec<u8> {
         [DT_NULL, 0],
     ];
     longs(entries.as_flattened())
-}
-
-/// `.eh_frame_hdr`: where the table is, and its one entry, by which it is searched.
-fn table_header(caller: &Caller) -> Vec<u8> {
-    const RELATIVE: u8 = 0x1b;
-    const COUNT: u8 = 0x03;
-    const BY_HEADER: u8 = 0x3b;
-    let table = (TABLE - (HEADER + 4)) as u32;
-    let entry = (TABLE - HEADER) as u32 + caller.entry;
-    let code = (CODE_AT - HEADER) as u32;
-    [vec![1, RELATIVE, COUNT, BY_HEADER], words(&[table, 1, code, entry])].concat()
 }
 
 #[cfg(test)]
